@@ -11,6 +11,8 @@ from torch import Tensor
 
 from sparsegen import backends
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention
+from sparsegen.integrations.torch.calls.devices import kernel_device
+from sparsegen.integrations.torch.calls.plain_launches import stream_of
 from sparsegen.kernels import family
 from sparsegen.kernels.config import Config
 from sparsegen.operators import BlockAttentionBackwardProblem, BlockAttentionProblem
@@ -69,7 +71,7 @@ def row_forms(q: Tensor, k: Tensor, v: Tensor, mask: BlockMaskTensor, out: Tenso
     """Calls of the forward pass with rows left whole and split, by name; each writes to ``out``.
 
     Args:
-        q, k, v: 1 × heads × tokens × head_dim, in float16, on a GPU.
+        q, k, v: 1 × heads × tokens × head_dim, in float16, where our kernels run.
         mask: one for each head.
     """
     _, heads, tokens, head_dim = q.shape
@@ -87,7 +89,8 @@ def row_forms(q: Tensor, k: Tensor, v: Tensor, mask: BlockMaskTensor, out: Tenso
     tensors = {"q": q, "k": k, "v": v, "lse": lse, "mask": mask.words}
     tensors["scale"] = torch.tensor([head_dim**-0.5], device=q.device)
     tensors["band"] = torch.from_numpy(problem.band.words).to(q.device)
-    forward, device = family("tma_attention"), backends.find_device("cuda")
+    forward, device = family("tma_attention"), kernel_device(q)
+    assert device is not None, "the emulator is asked for by torch_place"
     usual = forward.heuristic(problem, problem.features(problem.without_pattern), device)
     return {rows: _Call(problem, replace(usual, rows=rows), tensors, out) for rows in ROWS}
 
@@ -101,13 +104,14 @@ class _Call:
         Args:
             tensors: operands by name, and what is written beside the result.
         """
-        device = backends.find_device("cuda")
+        device = kernel_device(out)
+        assert device is not None, "the emulator is asked for by torch_place"
         self._addresses = [*(tensors[spec.name].data_ptr() for spec in problem.operands(0)), out.data_ptr()]
-        self._kept = (*tensors.values(), out)
+        self._out, self._kept = out, tensors
         self._variant = bind_variant(
             config, problem, problem.without_pattern, shared_executor(device), backends.toolchain(device)
         )
         self._bound = self._variant.bound()
 
     def __call__(self) -> None:
-        self._bound(torch.cuda.current_stream().cuda_stream, *self._addresses)
+        self._bound(stream_of(self._out), *self._addresses)

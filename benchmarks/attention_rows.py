@@ -67,7 +67,7 @@ WINDOWS = tuple(
     for window, sinks in ((512, 0), (1024, 0), (1024, 64))
 )
 TINY = (Row(2, 128, 64, 64, 0.5), Row(2, 128, 64, 64, 0.5, "largest"))
-TINY_UNEVEN = (Row(2, 256, 64, 64, 0.2, "one"),)
+TINY_UNEVEN = (Row(2, 512, 64, 64, 0.1, "one"),)
 TINY_SPANS = (SpanRow(2, 128, 64), SpanRow(2, 192, 64, True), SpanRow(2, 192, 64, True, 50, 9))
 
 

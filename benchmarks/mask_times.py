@@ -58,6 +58,7 @@ def ways(row: Row, q: Tensor, k: Tensor) -> dict[str, Callable[[], Any]]:
         "pooled mean": lambda: masks.pooled_scores(q, k, side),
         "pooled max": lambda: masks.pooled_scores(q, k, side, pooling="max"),
         "topk": lambda: masks.topk_blocks(scores, row.share, side, shape),
+        "topk of a head": lambda: masks.topk_blocks(scores, row.share, side, shape, per="head"),
         "pooled mean, topk": lambda: masks.topk_blocks(
             masks.pooled_scores(q, k, side), row.share, side, shape
         ),

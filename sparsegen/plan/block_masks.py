@@ -11,16 +11,15 @@ from sparsegen.errors import MatrixError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import BlockMaskLayout
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, check_state
-from sparsegen.plan.mask_sources import MaskSource
+from sparsegen.plan.mask_sources import BAND, MaskSource
 from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cuh; the same holds for the next two
 MOST_MASKS = 65535  # limit of a grid's y
-BAND = 32  # rows that a thread block makes at a time
 OWN_ROWS, OWN_COLUMNS = 128, 256  # part of a mask that one thread block makes
-COUNTER_WORDS = 2  # words of scratch; then two for each band, and the bits of rows and columns
+COUNTER_WORDS = 2  # words of scratch; then two for each BAND of rows, and the bits of rows and columns
 
 
 class BlockMaskMaker:
@@ -75,20 +74,29 @@ class BlockMaskMaker:
         """Returns ``bound(stream, *addresses)``, which makes the masks of a source, one behind the other; the last
         address is theirs.
         """
-        return self._bind(source.file, source.entry, source.is_quick, *source.arguments, masks=self._masks)
+        return self._bind(
+            source.file, source.entry, source.is_quick, *source.arguments, masks=self._masks, band=source.band
+        )
 
     def _bind(
-        self, file: str, entry: str, is_quick: bool, *arguments: int | None, masks: int = 1
+        self,
+        file: str,
+        entry: str,
+        is_quick: bool,
+        *arguments: int | None,
+        masks: int = 1,
+        band: int = BAND,
     ) -> Callable[..., None]:
         """
         Args:
             is_quick: true if one thread block may make several bands.
             masks: made side by side.
+            band: rows that a thread block makes at a time.
         """
         (kernel,) = plain_launchers(self._executor, file, entry)
-        bands = ceil_div(self.layout.rows, BAND)
+        bands = ceil_div(self.layout.rows, band)
         is_small = self.layout.rows <= OWN_ROWS and self.layout.columns <= OWN_COLUMNS
-        grid, block = (1 if is_small and is_quick else bands, masks, 1), (WARP * BAND, 1, 1)
+        grid, block = (1 if is_small and is_quick else bands, masks, 1), (WARP * band, 1, 1)
         launch = Launch(grid, block, starts_early=may_start_early(self._executor))
         given = (self.layout.rows, self.layout.columns, *arguments)
         bound = [kernel.bind(launch, *given, scratch, None) for scratch in self._scratch]

@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from sparsegen.operators.attention.span import Band
 
+BAND = 32  # rows that a thread block makes at a time, as in block_mask.cuh
+SCORED_BAND = 8  # the same in scored_mask.cu
+
 
 class Given(StrEnum):
     """Form of live blocks that are given; each is the end of a kernel's name."""
@@ -31,12 +34,14 @@ class MaskSource:
         file, entry: the kernel, in `sparsegen.backends.plain`.
         arguments: those between the sizes and the scratch memory; None for an address that each launch brings.
         is_quick: true if one thread block may make several bands.
+        band: rows that a thread block makes at a time, a warp for each.
     """
 
     file: str
     entry: str
     arguments: tuple[int | None, ...]
     is_quick: bool = True
+    band: int = BAND
 
 
 def given(form: Given) -> MaskSource:
@@ -48,19 +53,21 @@ def largest(among: Largest, live: int) -> MaskSource:
     """The ``live`` blocks with the largest scores: ``(scores, mask)``, float32; of equal ones the first. Blocks with
     -inf or NaN never live, here and in the next two.
     """
-    return MaskSource("scored_mask.cu", f"largest_of_{among}", (live, None), among is Largest.ROWS)
+    if among is Largest.WHOLE:
+        return MaskSource("largest_mask.cu", "largest_of_whole", (live, None), is_quick=False)
+    return _of_rows("largest_of_rows", live, None)
 
 
 def share_of_rows(share: float) -> MaskSource:
     """The fewest blocks of each row whose softmax sums to a share: ``(scores, mask)``, float32."""
-    return MaskSource("scored_mask.cu", "share_of_rows", (_bits(share), None))
+    return _of_rows("share_of_rows", _bits(share), None)
 
 
 def from_threshold(least: float) -> MaskSource:
     """The blocks with scores from a number on: ``(scores, thresholds, mask)``, float32. An address of 0 stands for that
     number, any other one for a threshold of each score.
     """
-    return MaskSource("scored_mask.cu", "from_threshold", (_bits(least), None, None))
+    return _of_rows("from_threshold", _bits(least), None, None)
 
 
 def dilated_union(group: int, by: tuple[int, int]) -> MaskSource:
@@ -86,6 +93,11 @@ def listed(slots: int, more_slots: int) -> MaskSource:
 def window(shape: tuple[int, int], block: tuple[int, int], band: Band) -> MaskSource:
     """The blocks of queries × keys in which a query sees a key: ``(mask,)``."""
     return MaskSource("joined_mask.cu", "window", (*shape, *block, band.least, band.most, band.sinks))
+
+
+def _of_rows(entry: str, *arguments: int | None) -> MaskSource:
+    """A kernel that looks at scores row by row: bands are made side by side."""
+    return MaskSource("scored_mask.cu", entry, arguments, is_quick=False, band=SCORED_BAND)
 
 
 def _bits(number: float) -> int:

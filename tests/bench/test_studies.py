@@ -194,10 +194,11 @@ def test_mask_times(studies: Studies) -> None:
 def test_attention_masks(studies: Studies) -> None:
     rows, output = studies.run("attention_masks", "--tiny")
     kinds = [row.get("kind", "span") for row in rows]
-    expected = ["span", "span", "independent", "independent", "largest", "span", "one"]
-    assert kinds == expected and "0.500 live" in output
+    expected = ["independent", "largest", "one", "independent", "span", "span", "span"]
+    assert kinds == expected and "0.500 live" in output and "uneven: 1 rows, some 5 s on a GPU" in output
     assert all(0 < error < 4e-3 for row in rows for error in row.get("errors", {}).values())
-    assert sum("errors" in row for row in rows) == 5
+    assert sum("errors" in row for row in rows) == 6
+    assert rows[2]["errors"].keys() == {"whole", "split"}
 
 
 def test_attention_masks_go_on_where_time_was_up(studies: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +210,7 @@ def test_attention_masks_go_on_where_time_was_up(studies: Studies, monkeypatch: 
     stopped = CliRunner().invoke(script.main, [*command, "--limit", "-1"])
     assert stopped.exit_code == script.INCOMPLETE and "1 rows are not measured" in stopped.output
     both, output = studies.run("attention_masks", *command[2:])
-    assert [row["part"] for row in both] == ["scores", "uneven"] and both[1] == some[0]
+    assert [row["part"] for row in both] == ["uneven", "scores"] and both[0] == some[0]
     assert "kind one" not in output
     monkeypatch.setenv("SPARSEGEN_COMMIT", "abd")
     _, output = studies.run("attention_masks", *command[2:])

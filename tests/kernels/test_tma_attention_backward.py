@@ -12,6 +12,7 @@ import pytest
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.errors import ContractError
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
 from sparsegen.operators import BlockAttentionBackwardProblem, DType
@@ -77,10 +78,13 @@ def test_gradients_are_right(
     passes: int,
     options: dict[str, Any],
     emulator_toolchain: EmulatorToolchain,
-    warpgroups: str = "together",
+    bug: tuple[str, str] = ("", ""),
+    **choices: Any,
 ) -> None:
-    problem, config = problem_of(**options), FAMILY.config(passes=passes, warpgroups=warpgroups)
+    problem, config = problem_of(**options), FAMILY.config(passes=passes, **choices)
     source, nobody = render(FAMILY, problem, config), problem.without_pattern
+    assert bug[0] in source, "a bug is planted in another way"
+    source = source.replace(*bug)
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
     variant = Variant(FAMILY, config, Kind(type(problem), (), ()), (), source)
     run_and_compare(
@@ -105,7 +109,44 @@ def test_gradients_are_right(
 def test_gradients_by_tiles_of_one_warpgroup_are_right(
     passes: int, options: dict[str, Any], emulator_toolchain: EmulatorToolchain
 ) -> None:
-    test_gradients_are_right(passes, options, emulator_toolchain, "single")
+    test_gradients_are_right(passes, options, emulator_toolchain, warpgroups="single")
+
+
+ONE_PASS = {"lag": 2, "clearing": "behind", "fences": "readers"}
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"masks": "heads", "queries": 300},
+        {"masks": "items", "batch": 2, "span": "causal:100+70", "head_dim": 128, "dtype": "bfloat16"},
+        {"masks": "all", "density": 0.1, "queries": 520, "keys": 64, "order": "tokens", "head_dim": 128},
+        {"masks": "heads", "partial_blocks": 9, "scores": "softcap", "head_dim": 128, "queries": 300},
+    ],
+    ids=str,
+)
+def test_sums_of_queries_that_lag_and_are_cleared_behind_are_right(
+    options: dict[str, Any], emulator_toolchain: EmulatorToolchain
+) -> None:
+    test_gradients_are_right(1, options, emulator_toolchain, **ONE_PASS)
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "bug",
+    [
+        ("row_before = static_cast<int>(shared.descriptors[now.second()]);", "row_before = row;"),
+        ("      store_vector(from + j * 4, Vector<float, 4>{ {0.0f, 0.0f, 0.0f, 0.0f} });\n", ""),
+        ("  if (has_several) {\n", "  if (false) {\n"),
+    ],
+    ids=["another step's rows", "sums that stay", "the last but one step left out"],
+)
+def test_sums_that_are_wrong_are_caught(bug: tuple[str, str], emulator_toolchain: EmulatorToolchain) -> None:
+    with pytest.raises(ContractError):
+        test_gradients_are_right(1, {"masks": "heads", "queries": 300}, emulator_toolchain, bug, **ONE_PASS)
 
 
 @pytest.mark.slow
@@ -215,11 +256,22 @@ def test_it_needs_hopper_and_fits_its_shared_memory() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
-@pytest.mark.parametrize(("passes", "head_dim"), [(1, 64), (1, 128), (2, 64), (2, 128), (2, 192), (2, 256)])
+@pytest.mark.parametrize(
+    ("passes", "head_dim", "lag"),
+    [
+        (1, 64, 1),
+        (1, 64, 2),
+        (1, 128, 1),
+        (1, 128, 2),
+        *((2, head_dim, 1) for head_dim in (64, 128, 192, 256)),
+    ],
+)
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
-def test_nvcc_lets_products_overlap(passes: int, head_dim: int, dtype: DType, tmp_path: Path) -> None:
+def test_nvcc_lets_products_overlap(
+    passes: int, head_dim: int, lag: int, dtype: DType, tmp_path: Path
+) -> None:
     problem = problem_of(head_dim=head_dim, dtype=dtype)
-    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, FAMILY.config(passes=passes)))
+    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, FAMILY.config(passes=passes, lag=lag)))
     target = "-gencode=arch=compute_90a,code=sm_90a"
     command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "kernel.cu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, packed
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, random_words, smallest
 from sparsegen.plan import plain_launcher
 from sparsegen.plan.block_masks import BlockMaskMaker, as_signed, new_state, scratch_words
-from sparsegen.plan.mask_sources import Given, Largest, largest
+from sparsegen.plan.mask_sources import BAND, SCORED_BAND, Given, Largest, largest
 from sparsegen.plan.mask_sources import given as given_blocks
 from sparsegen.system.device_memory import Address
 from sparsegen.system.numpy_types import Array
@@ -297,7 +297,9 @@ def test_equal_words(emulator_toolchain: EmulatorToolchain, drawn: Drawn) -> Non
     ],
 )
 def test_nothing_out_of_bounds(emulator_toolchain: EmulatorToolchain, entry: str) -> None:
-    source = plain_source("scored_mask.cu") if entry.startswith("largest") else SOURCE
+    files = {"largest_of_rows": "scored_mask.cu", "largest_of_whole": "largest_mask.cu"}
+    band = SCORED_BAND if entry == "largest_of_rows" else BAND
+    source = plain_source(files[entry]) if entry in files else SOURCE
     compiled = emulator_toolchain.compile_sanitized("plain", entry, source)
     for rows, columns in ((1, 1), (37, 150), (70, 3)):
         layout = BlockMaskLayout(rows, columns)
@@ -313,7 +315,7 @@ def test_nothing_out_of_bounds(emulator_toolchain: EmulatorToolchain, entry: str
             live[:] = np.arange(columns) < (columns + 1) // 2
             kept = int(live.sum()) if entry.endswith("whole") else int(live[0].sum())
             given = [kept, live.astype(np.float32)]
-        launch = Launch((-(-rows // 32), 1, 1), (1024, 1, 1))
+        launch = Launch((-(-rows // band), 1, 1), (32 * band, 1, 1))
         *_, left, found = run_sanitized(compiled.binary, launch, [rows, columns, *given, scratch, mask])
         np.testing.assert_array_equal(found, packed(live))
         assert left[0] == 0, "the next launch counts from zero"

@@ -235,7 +235,8 @@ def test_nothing_out_of_bounds(emulator_toolchain: EmulatorToolchain, entry: str
     given = [*numbers, *(arrays[name] for name in names)]
     scratch = np.zeros(scratch_words(layout), np.uint64)
     mask = np.full(layout.words, 2**64 - 1, np.uint64)
-    launch = Launch((2, 1, 1), (1024, 1, 1))
+    band = mask_sources.SCORED_BAND if file == "scored_mask.cu" else mask_sources.BAND
+    launch = Launch((-(-rows // band), 1, 1), (32 * band, 1, 1))
     *_, left, found = run_sanitized(compiled.binary, launch, [rows, columns, *given, scratch, mask])
     assert left[0] == 0, "the next launch counts from zero"
     np.testing.assert_array_equal(found, packed(blocks(found, layout)))

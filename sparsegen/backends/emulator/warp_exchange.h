@@ -40,10 +40,22 @@ inline int __reduce_add_sync(unsigned mask, int value, int line = __builtin_LINE
     return sparsegen::emulator::reduce(mask, value, line, [](int a, int b) { return a + b; });
 }
 
+inline unsigned __reduce_add_sync(unsigned mask, unsigned value, int line = __builtin_LINE()) {
+    return sparsegen::emulator::reduce(mask, value, line, [](unsigned a, unsigned b) { return a + b; });
+}
+
 inline int __reduce_max_sync(unsigned mask, int value, int line = __builtin_LINE()) {
     return sparsegen::emulator::reduce(mask, value, line, [](int a, int b) { return std::max(a, b); });
 }
 
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value, int line = __builtin_LINE()) {
+    return sparsegen::emulator::reduce(mask, value, line, [](unsigned a, unsigned b) { return std::max(a, b); });
+}
+
 inline int __reduce_min_sync(unsigned mask, int value, int line = __builtin_LINE()) {
     return sparsegen::emulator::reduce(mask, value, line, [](int a, int b) { return std::min(a, b); });
+}
+
+inline unsigned __reduce_min_sync(unsigned mask, unsigned value, int line = __builtin_LINE()) {
+    return sparsegen::emulator::reduce(mask, value, line, [](unsigned a, unsigned b) { return std::min(a, b); });
 }

@@ -1,6 +1,6 @@
 // Masks of blocks in the buffer that kernels walk (sparsegen/matrix/block_mask.py): what all kernels that make them share.
 //
-// One launch: each thread block makes a band of 32 rows, a warp for each row, and turns it on its side. The last one to
+// One launch: each thread block makes a band of 32 rows, or of as many as the file says, a warp for each row, and turns it on its side. The last one to
 // finish ranks rows and columns by their live blocks and writes both halves of the buffer. Scratch is zero before the first
 // launch and its counter again after each; it holds the counter (two words of 64 bits), for each band the seed and step that
 // it was drawn from, the rows' words in their own order, and the columns'. A single thread block makes all bands, one after
@@ -9,13 +9,19 @@
 #define SPARSEGEN_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #endif
 
-constexpr int kWarp = 32, kBand = 32, kThreads = kWarp * kBand, kMostLines = 4096, kLineBits = 12;
+#if !defined(SPARSEGEN_BAND)
+#define SPARSEGEN_BAND 32
+#endif
+
+constexpr int kWarp = 32, kBand = SPARSEGEN_BAND, kThreads = kWarp * kBand, kMostLines = 4096, kLineBits = 12;
+constexpr int kDrawnBand = 32;  // rows for which scratch says what they were drawn from
 constexpr int kPool = 8320;  // shared words of 32 bits that bands and ranks are made in
-constexpr int kFew = 256;  // lines of a side that are ranked by counting
+constexpr int kFew = kThreads < 512 ? kThreads / 2 : 256;  // lines of a side that are ranked by counting
 constexpr int kOwnRows = 128, kOwnColumns = 256;  // of a mask that one thread block makes
-constexpr int kOwnWords = 2 + 2 * (kOwnRows / kBand) + kOwnRows * kOwnColumns / 64 + kOwnColumns * kOwnRows / 64;
+constexpr int kOwnWords = 2 + 2 * (kOwnRows / kDrawnBand) + kOwnRows * kOwnColumns / 64 + kOwnColumns * kOwnRows / 64;
 constexpr unsigned kWholeWarp = 0xffffffffu;
 static_assert(1 << kLineBits == kMostLines, "a key's lower bits name a line");
+static_assert(kBand == 8 || kBand == 32, "a column has a byte or a word of a band");
 static_assert(2 * kFew <= kThreads && 4 * kFew <= 2 * kMostLines, "two threads a line, and room for keys and ranks");
 static_assert(kPool >= 2 * kMostLines && kPool >= kBand * (kMostLines / 32 + 1), "ranks fit, and a band's bits");
 
@@ -29,13 +35,14 @@ struct Shape {
       : rows(rows), columns(columns), row_words((columns + 63) / 64), column_words((rows + 63) / 64) {}
   __device__ int quads() const { return (columns + 3) / 4; }
   __device__ int bands() const { return (rows + kBand - 1) / kBand; }
+  __device__ int drawn_bands() const { return (rows + kDrawnBand - 1) / kDrawnBand; }
   // Whether one thread block makes the mask, in shared memory.
   __device__ bool is_own() const { return gridDim.x == 1 && rows <= kOwnRows && columns <= kOwnColumns; }
   __device__ Word* drawn_from(Word* scratch) const { return scratch + 2; }
-  __device__ Word* row_bits(Word* scratch) const { return drawn_from(scratch) + 2 * bands(); }
+  __device__ Word* row_bits(Word* scratch) const { return drawn_from(scratch) + 2 * drawn_bands(); }
   __device__ Word* column_bits(Word* scratch) const { return row_bits(scratch) + static_cast<long long>(rows) * row_words; }
   __device__ long long bit_words() const { return static_cast<long long>(rows) * row_words + static_cast<long long>(columns) * column_words; }
-  __device__ long long scratch_words() const { return 2 + 2 * bands() + bit_words(); }
+  __device__ long long scratch_words() const { return 2 + 2 * drawn_bands() + bit_words(); }
   __device__ long long mask_words() const { return bit_words() + (rows + 1) / 2 + (columns + 1) / 2; }
 };
 
@@ -95,6 +102,35 @@ struct BelowCut {
   }
 };
 
+// What a column has of a band.
+template <int kRows>
+struct ColumnPart {
+  using Type = unsigned;
+};
+
+template <>
+struct ColumnPart<8> {
+  using Type = unsigned char;
+};
+
+// A lane's column of kRows rows in shared memory, of 32 columns in a word.
+template <int kRows>
+__device__ __forceinline__ unsigned turned(const unsigned* bits, int stride, int half, int lane) {
+  unsigned own = 0;
+  if (kRows < kWarp) {
+    #pragma unroll
+    for (int row = 0; row < kRows; ++row) own |= (bits[row * stride + half] >> lane & 1u) << row;
+    return own;
+  }
+  const unsigned word = bits[lane * stride + half];
+  #pragma unroll
+  for (int column = 0; column < kWarp; ++column) {
+    const unsigned found = __ballot_sync(kWholeWarp, word >> column & 1u);
+    if (lane == column) own = found;
+  }
+  return own;
+}
+
 // A band's rows to scratch, and on their side; the band's bits lie in shared memory in between.
 template <class Source>
 __device__ void make_band(const Shape& shape, int band, Source source, Word* scratch, unsigned* bits) {
@@ -112,17 +148,13 @@ __device__ void make_band(const Shape& shape, int band, Source source, Word* scr
     }
   }
   __syncthreads();
-  unsigned* const columns = reinterpret_cast<unsigned*>(shape.column_bits(scratch));
+  using Part = typename ColumnPart<kBand>::Type;
+  constexpr int kParts = 64 / kBand;
+  Part* const columns = reinterpret_cast<Part*>(shape.column_bits(scratch));
   for (int half = warp; half < halves; half += kBand) {
-    const unsigned word = bits[lane * stride + half];
-    unsigned own = 0;
-    #pragma unroll
-    for (int column = 0; column < kWarp; ++column) {
-      const unsigned turned = __ballot_sync(kWholeWarp, word >> column & 1u);
-      if (lane == column) own = turned;
-    }
+    const unsigned own = turned<kBand>(bits, stride, half, lane);
     const int column = kWarp * half + lane;
-    if (column < shape.columns) columns[2LL * column * shape.column_words + band] = own;
+    if (column < shape.columns) columns[static_cast<long long>(kParts) * column * shape.column_words + band] = static_cast<Part>(own);
   }
 }
 

@@ -9,7 +9,7 @@
 constexpr int kThreads = 256;
 constexpr int kRows = 8;     // of a thread that are on their way at once
 constexpr int kTile = 32;    // rows and columns of products that a thread block makes
-constexpr int kDepth = 64;   // columns of Q and K that it has in shared memory at once
+constexpr int kDepth = 128;  // columns of Q and K that it has in shared memory at once
 constexpr int kStride = kDepth + 4;  // no two rows of a quarter warp in one bank
 
 struct Tokens {
@@ -97,18 +97,26 @@ SPARSEGEN_POOL_BLOCKS(pool_blocks_float16_1, __half, 1)
 SPARSEGEN_POOL_BLOCKS(pool_blocks_bfloat16_8, __nv_bfloat16, 8)
 SPARSEGEN_POOL_BLOCKS(pool_blocks_bfloat16_1, __nv_bfloat16, 1)
 
-// Some columns of 32 rows to shared memory; zeros past the ends.
+// Some columns of 32 rows to shared memory, by 16 bytes where rows are made of whole ones; zeros past the ends.
 __device__ __forceinline__ void load_tile(const float* from, int rows, int columns, int first_row, int first_column, float* tile) {
   #pragma unroll
-  for (int i = threadIdx.x; i < kTile * kDepth; i += kThreads) {
-    const int row = i / kDepth, column = i % kDepth;
-    const bool is_in = first_row + row < rows && first_column + column < columns;
-    tile[row * kStride + column] = is_in ? from[static_cast<long long>(first_row + row) * columns + first_column + column] : 0.0f;
+  for (int i = 0; i < kTile * kDepth / 4 / kThreads; ++i) {
+    const int item = i * kThreads + threadIdx.x, row = item / (kDepth / 4), column = item % (kDepth / 4) * 4, left = columns - first_column - column;
+    const float* const own = from + static_cast<long long>(first_row + row) * columns + first_column + column;
+    float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (first_row + row < rows && left > 0) {
+      if (columns % 4 == 0) {
+        four = *reinterpret_cast<const float4*>(own);
+      } else {
+        four = {own[0], left > 1 ? own[1] : 0.0f, left > 2 ? own[2] : 0.0f, left > 3 ? own[3] : 0.0f};
+      }
+    }
+    *reinterpret_cast<float4*>(tile + row * kStride + column) = four;
   }
 }
 
 // scale · pooled Q · pooled Kᵀ, 32 × 32 of one head by a thread block. The grid's x goes over batch × heads of Q.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 2)
     score_blocks(int rows, int columns, int depth, int group, int scale_bits, const float* pooled_q, const float* pooled_k, float* scores) {
   SPARSEGEN_SHARED(float, q, kTile * kStride);
   SPARSEGEN_SHARED(float, k, kTile * kStride);
@@ -124,8 +132,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     load_tile(from_q, rows, depth, first_row, begin, q);
     load_tile(from_k, columns, depth, first_column, begin, k);
     __syncthreads();
-    #pragma unroll
-    for (int i = 0; i < kDepth; i += 4) {
+    const int here = min(kDepth, depth - begin);
+    #pragma unroll 8
+    for (int i = 0; i < here; i += 4) {
       float4 a[2], b[2];
       #pragma unroll
       for (int j = 0; j < 2; ++j) {

@@ -1,41 +1,16 @@
-// Masks of the blocks with the largest scores: so many of a row or of a mask, the fewest that make up a share of their row's
-// softmax, or those from a threshold on; see block_mask.cuh. What is -inf or NaN never lives.
+// Masks of the blocks with the largest scores of their rows: so many, the fewest that make up a share of the row's softmax, or
+// those from a threshold on; see block_mask.cuh. What is -inf or NaN never lives. Bands have 8 rows, so that the cuts through rows,
+// which take most of the time, have all multiprocessors.
+#define SPARSEGEN_BAND 8
 #include "block_mask.cuh"
 
-// Scores of blocks as keys: those of the largest are the smallest.
-struct Scores {
-  const float* values;
-  int columns;
-};
-constexpr unsigned kLowest = 0xff800000u;  // the key of -inf; NaN has a greater one
-
-__device__ __forceinline__ void keys_of(const Scores& scores, int row, int quad, unsigned (&found)[4]) {
-  #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int column = 4 * quad + i;
-    found[i] = 0xffffffffu;
-    if (column >= scores.columns) continue;
-    const float value = scores.values[static_cast<long long>(row) * scores.columns + column] + 0.0f;  // -0 is 0
-    const unsigned bits = __float_as_uint(value);
-    if (value == value) found[i] = bits >> 31 ? bits : ~bits ^ 0x80000000u;
-  }
-}
-
-__device__ __forceinline__ float score_of(unsigned key) { return __uint_as_float(key >> 31 ? key : ~key ^ 0x80000000u); }
-
-__device__ __forceinline__ unsigned may_live(const Scores&, const unsigned (&keys)[4]) {
-  unsigned four = 0;
-  #pragma unroll
-  for (int i = 0; i < 4; ++i) four |= keys[i] < kLowest ? 1u << i : 0u;
-  return four;
-}
-
-#include "radix_cut.cuh"
+#include "score_keys.cuh"
 
 // A warp's row of scores, kQuads × 4 of them in the registers of each lane; with none they are read again each time.
 template <int kQuads>
 struct Row {
-  unsigned keys[kQuads > 0 ? 4 * kQuads : 1];
+  static constexpr int kKeys = 4 * kQuads;
+  unsigned keys[kQuads > 0 ? kKeys : 1];
   Scores source;
   int row;
 
@@ -49,175 +24,180 @@ struct Row {
     }
   }
 
+  // Calls visit(key, its number among those of the lane).
   template <class Visit>
   __device__ __forceinline__ void each(const Visit& visit) const {
-    if (kQuads > 0) {
-      #pragma unroll
-      for (int i = 0; i < 4 * kQuads; ++i) visit(keys[i]);
-      return;
-    }
-    for (int quad = threadIdx.x % kWarp; 4 * quad < source.columns; quad += kWarp) {
+    #pragma unroll
+    for (int i = 0; i < kKeys; ++i) visit(keys[i], i);
+    for (int quad = threadIdx.x % kWarp; kQuads == 0 && 4 * quad < source.columns; quad += kWarp) {
       unsigned four[4];
       keys_of(source, row, quad, four);
       #pragma unroll
-      for (int j = 0; j < 4; ++j) visit(four[j]);
+      for (int j = 0; j < 4; ++j) visit(four[j], 0);
     }
   }
 };
 
 __device__ __forceinline__ int warp_sum(int value) { return __reduce_add_sync(kWholeWarp, value); }
 
-__device__ __forceinline__ float warp_sum(float value) {
-  #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kWholeWarp, value, step);
-  return value;
+// Of numbers below 2^47, in two parts.
+__device__ __forceinline__ Word warp_sum(Word value) {
+  constexpr int kPart = 27;
+  const Word low = __reduce_add_sync(kWholeWarp, static_cast<unsigned>(value) & ((1u << kPart) - 1));
+  return (static_cast<Word>(__reduce_add_sync(kWholeWarp, static_cast<unsigned>(value >> kPart))) << kPart) + low;
 }
 
-// The amount that a key stands for: each one of the same, or its part of the row's softmax, times the same for all.
+// The wanted number of keys.
+template <int kQuads>
 struct Counted {
-  using Amount = int;
   int wanted;
-  template <class OwnRow>
-  __device__ __forceinline__ void start(const OwnRow&) {}
-  __device__ __forceinline__ int operator()(unsigned) const { return 1; }
+  __device__ __forceinline__ void start(const Row<kQuads>&, unsigned, int there) { wanted = min(wanted, there); }
+  __device__ __forceinline__ bool is_met(int count) const { return count == wanted; }
+  __device__ __forceinline__ bool reaches(const Row<kQuads>& own, unsigned most, int& count) const {
+    count = 0;
+    own.each([&](unsigned key, int) { count += key <= most ? 1 : 0; });
+    count = warp_sum(count);
+    return count >= wanted;
+  }
+  __device__ __forceinline__ int equals(const Row<kQuads>&, unsigned, int below) const { return wanted - below; }
 };
 
+// As many keys as have the wanted part of the row's softmax, in parts of 2^-31 of the largest: their sums are exact, so that
+// more keys never sum to less.
+template <int kQuads>
 struct Shared {
-  using Amount = float;
+  static constexpr float kOne = 2147483648.0f;
+  static constexpr bool kHolds = kQuads == 1 || kQuads == 2;  // more parts than these would not fit beside the keys
   float share;
   unsigned first;  // the largest score's key
-  float largest, wanted;
-  template <class OwnRow>
-  __device__ __forceinline__ void start(const OwnRow& row) {
-    unsigned least = 0xffffffffu;
-    row.each([&](unsigned key) { least = min(least, key); });
-    #pragma unroll
-    for (int step = kWarp / 2; step > 0; step /= 2) least = min(least, __shfl_xor_sync(kWholeWarp, least, step));
-    first = least, largest = score_of(least);
-    float sum = 0.0f;
-    row.each([&](unsigned key) { sum += (*this)(key); });
-    wanted = share * warp_sum(sum);
-  }
+  float largest;
+  Word wanted;
+  unsigned parts[kHolds ? 4 * kQuads : 1];
+
   // Of an infinite score nothing is left for finite ones.
-  __device__ __forceinline__ float operator()(unsigned key) const {
-    return key >= kLowest ? 0.0f : key == first ? 1.0f : __expf(score_of(key) - largest);
+  __device__ __forceinline__ unsigned part_of(unsigned key) const {
+    return key >= kLowest ? 0u : static_cast<unsigned>(kOne * (key == first ? 1.0f : __expf(score_of(key) - largest)));
+  }
+  __device__ __forceinline__ Word sum(const Row<kQuads>& own, unsigned most, int& count) const {
+    Word found = 0;
+    count = 0;
+    own.each([&](unsigned key, int i) {
+      const unsigned part = kHolds ? parts[i] : part_of(key);
+      found += key <= most ? part : 0u;
+      count += key <= most ? 1 : 0;
+    });
+    count = warp_sum(count);
+    return warp_sum(found);
+  }
+  __device__ __forceinline__ void start(const Row<kQuads>& own, unsigned least, int) {
+    first = least, largest = score_of(least);
+    if (kHolds) own.each([&](unsigned key, int i) { parts[i] = part_of(key); });
+    int count;
+    const Word all = sum(own, kLowest - 1, count);
+    wanted = max(Word(1), min(all, static_cast<Word>(ceilf(share * static_cast<float>(all)))));
+  }
+  __device__ __forceinline__ bool is_met(int) const { return false; }
+  __device__ __forceinline__ bool reaches(const Row<kQuads>& own, unsigned most, int& count) const {
+    return sum(own, most, count) >= wanted;
+  }
+  // Of the keys that are equal to this one as many as the sum of those below it leaves.
+  __device__ __forceinline__ int equals(const Row<kQuads>& own, unsigned key, int) const {
+    int count;
+    const Word below = key == first ? 0 : sum(own, key - 1, count);
+    return max(1, static_cast<int>(ceilf(static_cast<float>(wanted - below) / static_cast<float>(part_of(key)))));
   }
 };
 
-// The cut through a row at the first key up to which the wanted amount is there: two bits of it at a time. Sums are taken
-// in one order, so that more keys never sum to less.
-template <int kQuads, class Amounts>
-__device__ Cut cut_of_row(const Scores& source, int row, Amounts amount) {
-  using Amount = typename Amounts::Amount;
+// The cut through a row at the first key up to which the wanted amount is there, between the least and the greatest: halves
+// of what is left, until one key is or the amount is met.
+template <template <int> class Amounts, int kQuads>
+__device__ Cut cut_of_row(const Scores& source, int row, Amounts<kQuads> amount) {
   const Row<kQuads> own(source, row);
-  amount.start(own);
-  unsigned key = 0;
-  #pragma unroll 1
-  for (int shift = 30; shift >= 0; shift -= 2) {
-    Amount sums[3] = {};
-    own.each([&](unsigned other) {
-      const Amount part = amount(other);
-      #pragma unroll
-      for (unsigned i = 0; i < 3; ++i) sums[i] += other <= key + ((i + 1) << shift) - 1 ? part : Amount(0);
-    });
-    unsigned digit = 0;
-    #pragma unroll
-    for (int i = 0; i < 3; ++i) digit += warp_sum(sums[i]) < amount.wanted ? 1u : 0u;
-    key += digit << shift;
-  }
-  Amount below = 0;
-  int same = 0;
-  own.each([&](unsigned other) {
-    below += other < key ? amount(other) : Amount(0);
-    same += other == key ? 1 : 0;
+  unsigned low = kLowest, high = 0;
+  int below = 0, there = 0;  // keys below low, and up to high
+  own.each([&](unsigned key, int) {
+    low = min(low, key);
+    if (key < kLowest) high = max(high, key), ++there;
   });
-  const float part = static_cast<float>(amount(key)), left = static_cast<float>(amount.wanted - warp_sum(below));
-  same = warp_sum(same);
-  const int equals = part > 0.0f ? min(same, max(1, static_cast<int>(ceilf(left / part)))) : same;
-  return {key, equals, same > equals};
+  low = __reduce_min_sync(kWholeWarp, low), high = __reduce_max_sync(kWholeWarp, high), there = warp_sum(there);
+  if (there == 0) return {0u, 0, false};
+  amount.start(own, low, there);
+  while (low < high && there - below > 1 && !amount.is_met(there)) {
+    const unsigned middle = low + (high - low) / 2;
+    int count;
+    if (amount.reaches(own, middle, count)) {
+      high = middle, there = count;
+    } else {
+      low = middle + 1, below = count;
+    }
+  }
+  const int same = there - below;
+  if (low < high || same == 1 || amount.is_met(there)) return {high, same, false};
+  const int equals = amount.equals(own, high, below);
+  return {high, equals, same > equals};
 }
 
-template <class Amounts>
-__device__ __forceinline__ void cut_band(const Shape& shape, int band, const Scores& source, const Amounts& amount, Word* scratch,
+template <template <int> class Amounts, class Given>
+__device__ __forceinline__ void cut_band(const Shape& shape, int band, const Scores& source, Given given, Word* scratch,
                                          unsigned* pool) {
   const int row = band * kBand + threadIdx.x / kWarp;
   Cut cut{};
   if (row < shape.rows) {
-    cut = shape.columns <= 4 * kWarp    ? cut_of_row<1>(source, row, amount)
-          : shape.columns <= 16 * kWarp ? cut_of_row<4>(source, row, amount)
-                                        : cut_of_row<0>(source, row, amount);
+    cut = shape.columns <= 4 * kWarp    ? cut_of_row(source, row, Amounts<1>{given})
+          : shape.columns <= 8 * kWarp  ? cut_of_row(source, row, Amounts<2>{given})
+          : shape.columns <= 16 * kWarp ? cut_of_row(source, row, Amounts<4>{given})
+                                        : cut_of_row(source, row, Amounts<0>{given});
   }
   make_band(shape, band, BelowCut<Scores>{source, cut, shape.columns, 0}, scratch, pool);
 }
 
 struct FromThreshold {
-  const float* values;
-  const float* thresholds;  // one for each score, or none
+  Fours scores, thresholds;  // the latter of each score, or without an address the same for all
   float threshold;
-  int columns;
   __device__ __forceinline__ unsigned operator()(int row, int quad) const {
-    unsigned four = 0;
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int column = 4 * quad + i;
-      if (column >= columns) continue;
-      const long long at = static_cast<long long>(row) * columns + column;
-      const float value = values[at], least = thresholds == nullptr ? threshold : thresholds[at];
-      if (value >= least && value > -INFINITY) four |= 1u << i;
-    }
-    return four;
+    const float4 four = scores(row, quad);
+    float4 least = make_float4(threshold, threshold, threshold, threshold);
+    if (thresholds.values != nullptr) least = thresholds(row, quad);
+    const auto lives = [](float value, float from) { return value >= from && value > -INFINITY ? 1u : 0u; };
+    return lives(four.x, least.x) | lives(four.y, least.y) << 1 | lives(four.z, least.z) << 2 | lives(four.w, least.w) << 3;
   }
 };
 
 // Of each row the blocks with the `live` largest scores; of equal ones the first.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 3)
     largest_of_rows(int rows, int columns, int live, const float* scores, Word* scratch, Word* mask) {
-  SPARSEGEN_SHARED(unsigned, pool, kPool);
-  SPARSEGEN_SHARED(unsigned, told, 1);
-  SPARSEGEN_SHARED(Word, own, kOwnWords);
-  const Shape shape(rows, columns);
-  scratch = shape.is_own() ? cleared(shape, own) : scratch + own_mask() * shape.scratch_words();
-  const Scores source{scores + own_mask() * rows * columns, columns};
-  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
-         [&](int band) { cut_band(shape, band, source, Counted{live}, scratch, pool); });
-}
-
-// Likewise of the whole mask.
-extern "C" __global__ void __launch_bounds__(kThreads)
-    largest_of_whole(int rows, int columns, int live, const float* scores, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
   const Shape shape(rows, columns);
   scratch += own_mask() * shape.scratch_words();
   const Scores source{scores + own_mask() * rows * columns, columns};
   finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
-         [&](int band) { cut_whole(shape, band, live, source, scratch, pool); });
+         [&](int band) { cut_band<Counted>(shape, band, source, live, scratch, pool); });
 }
 
 // Of each row the fewest blocks whose softmax sums to this share; of equal ones the first.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 3)
     share_of_rows(int rows, int columns, int share_bits, const float* scores, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
-  SPARSEGEN_SHARED(Word, own, kOwnWords);
   const Shape shape(rows, columns);
-  scratch = shape.is_own() ? cleared(shape, own) : scratch + own_mask() * shape.scratch_words();
+  scratch += own_mask() * shape.scratch_words();
   const Scores source{scores + own_mask() * rows * columns, columns};
-  const Shared amount{__int_as_float(share_bits), 0, 0.0f, 0.0f};
   finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
-         [&](int band) { cut_band(shape, band, source, amount, scratch, pool); });
+         [&](int band) { cut_band<Shared>(shape, band, source, __int_as_float(share_bits), scratch, pool); });
 }
 
 // The blocks with scores from a threshold on: of each score its own, or without these the same for all.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 3)
     from_threshold(int rows, int columns, int threshold_bits, const float* scores, const float* thresholds, Word* scratch, Word* mask) {
   SPARSEGEN_SHARED(unsigned, pool, kPool);
   SPARSEGEN_SHARED(unsigned, told, 1);
-  SPARSEGEN_SHARED(Word, own, kOwnWords);
   const Shape shape(rows, columns);
-  scratch = shape.is_own() ? cleared(shape, own) : scratch + own_mask() * shape.scratch_words();
+  scratch += own_mask() * shape.scratch_words();
   const long long before = own_mask() * rows * columns;
-  const FromThreshold source{scores + before, thresholds == nullptr ? nullptr : thresholds + before, __int_as_float(threshold_bits), columns};
+  const FromThreshold source{{scores + before, columns},
+                             {thresholds == nullptr ? nullptr : thresholds + before, columns},
+                             __int_as_float(threshold_bits)};
   finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
          [&](int band) { make_band(shape, band, source, scratch, pool); });
 }
