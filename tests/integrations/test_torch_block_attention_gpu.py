@@ -39,7 +39,7 @@ def some_live(seed: int) -> Any:
     return torch.rand(shape, device="cuda", generator=generator) < 0.4
 
 
-@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("span", [{}, {"causal": True}, {"causal": True, "window": 100, "sinks": 9}], ids=str)
 def test_results_and_gradients(span: dict[str, Any], dtype: Any, head_dim: int) -> None:
@@ -56,6 +56,35 @@ def test_results_and_gradients(span: dict[str, Any], dtype: Any, head_dim: int) 
         torch.autograd.grad(out, given, seed), torch.autograd.grad(right, wide, seed.double()), strict=True
     ):
         assert (ours.double() - theirs).abs().max() <= 2 * TOLERANCE[dtype] * theirs.abs().max()
+
+
+@pytest.mark.parametrize("block", [(16, 64), (32, 32), (16, 16)], ids=str)
+def test_gradients_of_small_blocks(block: tuple[int, int]) -> None:
+    """The graph's masks are united in it: replays follow the words."""
+    given, generator = operands(torch.float16, 64), torch.Generator("cuda").manual_seed(3)
+    seed = torch.randn_like(given[0])
+
+    def mask() -> BlockMaskTensor:
+        shape = BATCH, HEADS, QUERIES // block[0], KEYS // block[1]
+        return BlockMaskTensor.from_blocks(torch.rand(shape, device="cuda", generator=generator) < 0.3, block)
+
+    def step(tensors: list[Any], own: BlockMaskTensor) -> Any:
+        return torch.autograd.grad(block_attention(*tensors, own, causal=True), tensors, seed.to(tensors[0]))
+
+    stream, held = torch.cuda.Stream(), mask()
+    with torch.cuda.stream(stream):
+        step(given, held)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        captured = step(given, held)
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    for _ in range(3):
+        other = mask()
+        held.words.view(torch.int64).copy_(other.words.view(torch.int64))
+        graph.replay()
+        for ours, theirs in zip(captured, step(wide, other), strict=True):
+            assert (ours.double() - theirs).abs().max() <= 2 * TOLERANCE[torch.float16] * theirs.abs().max()
 
 
 def test_a_graph_follows_the_mask_in_its_buffer() -> None:

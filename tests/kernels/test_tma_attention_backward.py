@@ -71,6 +71,9 @@ def outcome(
         {"masks": "heads", "scores": "alibi", "block": "64x128", "partial_blocks": 4, "sinks": "heads"},
         {"masks": "nobody", "scores": "alibi", "span": "causal", "head_dim": 128},
         {"masks": "nobody", "sinks": "heads", "batch": 2, "span": "full:20"},
+        {"masks": "heads", "head_dim": 96},
+        {"masks": "nobody", "head_dim": 16, "order": "tokens", "span": "causal"},
+        {"masks": "heads", "head_dim": 112, "value_dim": 80, "order": "tokens", "dtype": "bfloat16"},
     ],
     ids=str,
 )
@@ -216,7 +219,7 @@ def test_one_pass_promises_no_equal_bits() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"head_dim": 80}, "head_dim"),
+        ({"head_dim": 72}, "head_dim"),
         ({"block": "32x64"}, "whole pieces"),
         ({"head_dim": 128, "value_dim": 64}, "value_dim (64)"),
         ({"dtype": "float32"}, "16-bit"),
@@ -247,7 +250,7 @@ def test_wide_heads_have_no_single_pass() -> None:
 
 def test_it_needs_hopper_and_fits_its_shared_memory() -> None:
     for passes in PASSES:
-        for head_dim in (64, 128, 192, 256) if passes == 2 else (64, 128):
+        for head_dim in (16, 64, 96, 128, 192, 208, 256) if passes == 2 else (16, 64, 96, 128):
             problem, config = problem_of(head_dim=head_dim), FAMILY.config(passes=passes)
             assert FAMILY.is_valid(problem, config, H100)
             launch = FAMILY.launch(problem, config, {}, H100)

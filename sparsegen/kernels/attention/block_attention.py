@@ -8,10 +8,13 @@ from typing import TypeVar
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value
 from sparsegen.operators import BlockAttentionProblem, DType, SinkLogits
+from sparsegen.system.integers import round_up
 
 MOST_TOKENS = 1 << 29
 BIT_WORD = 64  # keys
 ROW_BYTES = 128  # of a row in shared memory
+CHUNK = 64  # columns of one
+WIDEST = 256  # head_dim whose sums fit the registers
 THREADS = 384  # two warpgroups that multiply, and a third one whose first warp loads
 P = TypeVar("P", bound=BlockAttentionProblem)
 C = TypeVar("C", bound=Config)
@@ -35,6 +38,11 @@ class BlockAttentionFamily(Family[P, C]):
             not problem.has_partial or problem.block.columns % BIT_WORD == 0,
             f"partial blocks ({problem.block}) have rows of whole words of {BIT_WORD} keys",
         )
+
+
+def in_chunks(columns: int) -> int:
+    """Returns the columns that a head's row takes in shared memory: TMA reads zeros past the last, and writes none."""
+    return round_up(columns, CHUNK)
 
 
 def device_constraints(device: Device, shared_bytes: int) -> Iterator[Constraint]:

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sparsegen.kernels.attention.block_attention import (
+    CHUNK,
     ROW_BYTES,
     THREADS,
+    WIDEST,
     BlockAttentionFamily,
     device_constraints,
+    in_chunks,
     mask_sizes,
     option_constants,
 )
@@ -22,14 +25,12 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionProblem, TokenOrder
-from sparsegen.system.integers import ceil_div, round_up
+from sparsegen.system.integers import ceil_div
 
 QUERIES = {"together": 128, "single": 64}  # of a tile
 STAGE_KEYS = 128  # half as many where there are two rings, unless rows are short
 DENSE_BLOCK = 128  # sides of the blocks of a mask where there is none
-CHUNK = 64  # columns of a row in shared memory
 SHARED_ROWS = 128  # of blocks, from which on all queries of a tile see the same keys
-WIDEST = 256  # head_dim whose sums fit the registers
 WIDE = 128  # columns from which on they leave room for the scores of half a stage
 NOTES_BYTES = 2048  # barriers and what the producer says of stages and tiles
 MOST_STAGES = 10
@@ -193,8 +194,8 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     ) -> float:
         rates, tiles = device.expected_rates, self._tiles(problem, config)
         cost = problem.cost(0)
-        rate = REACHED[self._columns(problem)] * rates.tensor_products_per_us(problem.dtype)
-        products = cost.flop / 2 * self._columns(problem) / problem.head_dim
+        rate = REACHED[in_chunks(problem.head_dim)] * rates.tensor_products_per_us(problem.dtype)
+        products = cost.flop / 2 * in_chunks(problem.head_dim) / problem.head_dim
         rounds = max(1.0, tiles / device.multiprocessors)
         moved = cost.bytes / rates.copy_bytes_per_us
         start, longest = rates.launch_us + START_US, self._longest_share(problem, features, tiles)
@@ -234,22 +235,17 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         return 16 * most + 4 * self._tiles(problem, config), 4 * most * warps + of_parts
 
     @staticmethod
-    def _columns(problem: BlockAttentionProblem) -> int:
-        """Returns the columns of a row in shared memory: the head's, rounded up to whole chunks."""
-        return round_up(problem.head_dim, CHUNK)
-
-    @staticmethod
     def _block(problem: BlockAttentionProblem) -> tuple[int, int]:
         """Returns the sides of a block of the mask, or of what stands for one."""
         return (problem.block.rows, problem.block.columns) if problem.has_mask else (DENSE_BLOCK, DENSE_BLOCK)
 
     def _stage_keys(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
-        is_half = self._columns(problem) > (CHUNK if config.warpgroups == "single" else WIDE)
+        is_half = in_chunks(problem.head_dim) > (CHUNK if config.warpgroups == "single" else WIDE)
         return STAGE_KEYS // 2 if is_half else STAGE_KEYS
 
     def _stages(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
         rings = 1 if config.warpgroups == "together" else 2
-        row = self._columns(problem) // CHUNK * ROW_BYTES
+        row = in_chunks(problem.head_dim) // CHUNK * ROW_BYTES
         room = (SHARED_BYTES - NOTES_BYTES) // rings - 2 * QUERIES[config.warpgroups] * row
         return min(MOST_STAGES, room // (self._stage_keys(problem, config) * row))
 

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sparsegen.kernels.attention.block_attention import (
+    CHUNK,
     ROW_BYTES,
     THREADS,
+    WIDEST,
     BlockAttentionFamily,
     device_constraints,
+    in_chunks,
     mask_sizes,
     option_constants,
 )
@@ -23,11 +26,10 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionBackwardProblem, TokenOrder
 from sparsegen.system.integers import ceil_div, round_up
 
-NARROW, TILE, SMALL_TILE = 128, 128, 64  # columns from which on heads are wide; keys or queries of a tile
+NARROW, TILE, SMALL_TILE = 128, 128, 64  # columns up to which heads are narrow; keys or queries of a tile
 STEP = 64  # queries or keys of a stage, rows of a box
-HEAD_DIMS = (64, 128, 192, 256)
-NARROWER_VALUES = (192, 128)  # columns of Q and K, and of V, where they differ
-STEPS_AHEAD = {64: 4, 128: 3, 192: 3, 256: 2}  # pairs of stages, by head_dim
+NARROWER_VALUES = (192, 128)  # columns of Q and K, and of V, in whole chunks, where they differ
+STEPS_AHEAD = {64: 4, 128: 3, 192: 3, 256: 2}  # pairs of stages, by the columns of a row
 NOTES_BYTES = 3 * 1024  # barriers, values of rows, what the producer says of stages
 STAGE_NOTES_BYTES = 768  # of a pair, where they are many
 COUNTER_BYTES = 64
@@ -102,14 +104,14 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     def scope(self, problem: BlockAttentionBackwardProblem) -> Iterator[Constraint]:
         yield from super().scope(problem)
         yield Constraint(
-            problem.head_dim in HEAD_DIMS,
-            f"head_dim ({problem.head_dim}) is {', '.join(map(str, HEAD_DIMS[:-1]))} or {HEAD_DIMS[-1]}",
+            problem.head_dim % 16 == 0 and problem.head_dim <= WIDEST,
+            f"head_dim ({problem.head_dim}) is a multiple of 16 up to {WIDEST}",
         )
+        columns = in_chunks(problem.head_dim), in_chunks(problem.value_columns)
         yield Constraint(
-            problem.value_columns == problem.head_dim
-            or (problem.head_dim, problem.value_columns) == NARROWER_VALUES,
-            f"value_dim ({problem.value_columns}) is head_dim ({problem.head_dim}), or of head_dim "
-            f"{NARROWER_VALUES[0]} {NARROWER_VALUES[1]}",
+            problem.value_columns % 16 == 0 and (columns[0] == columns[1] or columns == NARROWER_VALUES),
+            f"value_dim ({problem.value_columns}) is a multiple of 16 that takes as many chunks of {CHUNK} columns as "
+            f"head_dim ({problem.head_dim}), or {NARROWER_VALUES[1]} of {NARROWER_VALUES[0]}",
         )
         yield Constraint(
             not problem.has_mask or (problem.block.rows % STEP == 0 and problem.block.columns % STEP == 0),
@@ -121,11 +123,11 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
         yield Constraint(
-            config.passes == 2 or problem.head_dim <= NARROW,
+            config.passes == 2 or in_chunks(problem.head_dim) <= NARROW,
             f"sums of one pass (head_dim {problem.head_dim}) fit the registers up to {NARROW} columns",
         )
         yield Constraint(
-            config.warpgroups == "together" or problem.head_dim <= NARROW,
+            config.warpgroups == "together" or in_chunks(problem.head_dim) <= NARROW,
             f"two rings of stages (head_dim {problem.head_dim}) fit shared memory up to {NARROW} columns",
         )
         yield Constraint(
@@ -136,7 +138,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             config.passes == 1 or (config.clearing == "before" and config.fences == "writers"),
             "only one pass has sums of dQ to clear, and dS in shared memory to fence",
         )
-        needed = self._shared_bytes(problem, config) if problem.head_dim in HEAD_DIMS else 0
+        needed = self._shared_bytes(problem, config) if problem.head_dim <= WIDEST else 0
         yield from device_constraints(device, needed)
 
     def constants(
@@ -145,8 +147,10 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         return {
             "dtype": problem.dtype.value,
             "entry": self.entry,
-            "head_dim": problem.head_dim,
-            "value_dim": problem.value_columns,
+            "head_dim": in_chunks(problem.head_dim),
+            "value_dim": in_chunks(problem.value_columns),
+            "columns": problem.head_dim,
+            "value_columns": problem.value_columns,
             "has_mask": problem.has_mask,
             **option_constants(problem),
             "query_block": problem.block.rows if problem.has_mask else TILE,
@@ -188,7 +192,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         scratch = {
             "counters": COUNTER_BYTES,
             "row_values": 2 * 4 * rows,
-            "dq_sums": 4 * rows * problem.head_dim if config.passes == 1 else 16,
+            "dq_sums": 4 * rows * in_chunks(problem.head_dim) if config.passes == 1 else 16,
             "tile_order": 4 * (sum(self._tiles(problem, config)) + problem.batch * problem.kv_heads),
             "mask_ranks": masks_bytes,
         }
@@ -215,7 +219,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     ) -> tuple[TmaAttentionBackwardConfig, ...]:
         """The other number of passes; for blocks of fewer keys than a tile has, tiles of one warpgroup too."""
         forms = self._forms(problem, features, device)
-        is_small = problem.has_mask and problem.block.columns < TILE and problem.head_dim <= NARROW
+        is_small = problem.has_mask and problem.block.columns < TILE and in_chunks(problem.head_dim) <= NARROW
         return (*forms[1:], *(replace(form, warpgroups="single") for form in forms if is_small))
 
     def _forms(
@@ -226,7 +230,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         forms = [
             self.config_type(passes=passes)
             for passes in PRODUCTS
-            if passes == 2 or problem.head_dim <= NARROW
+            if passes == 2 or in_chunks(problem.head_dim) <= NARROW
         ]
         return sorted(forms, key=lambda form: self.analytic_us(problem, features, form, typical))
 
@@ -239,15 +243,14 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     ) -> float:
         rates, passes = device.expected_rates, config.passes
         cost, tiles = problem.cost(0), sum(self._tiles(problem, config))
-        reached = REACHED[
-            passes, 64 if problem.head_dim <= 64 else 128
-        ]  # others are not computed, and get a time
+        columns = in_chunks(problem.head_dim)
+        reached = REACHED[passes, min(columns, NARROW)]
         rate = reached * rates.tensor_products_per_us(problem.dtype)
-        computed = PRODUCTS[passes] if problem.head_dim <= NARROW else WIDE_PRODUCTS
-        products = cost.flop / 2 / PRODUCTS[1] * computed
+        computed = PRODUCTS[passes] if columns <= NARROW else WIDE_PRODUCTS
+        products = cost.flop / 2 / PRODUCTS[1] * computed * columns / problem.head_dim
         rounds = max(1.0, tiles / device.multiprocessors)
         products *= ceil_div(tiles, device.multiprocessors) / rounds if rounds < FEW_ROUNDS else 1.0
-        sums = 4 * problem.batch * problem.heads * problem.queries * problem.head_dim if passes == 1 else 0
+        sums = 4 * problem.batch * problem.heads * problem.queries * columns if passes == 1 else 0
         moved = (cost.bytes + 2 * sums) / rates.copy_bytes_per_us
         return rates.launch_us + START_US + moved + rounds * TILE_US + products / rate
 
@@ -262,19 +265,22 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     @staticmethod
     def _tile(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> int:
         """Keys or queries of a tile; of wide heads warpgroups share 64, and halve the gradients' columns."""
-        return TILE if problem.head_dim <= NARROW and config.warpgroups == "together" else SMALL_TILE
+        return (
+            TILE if in_chunks(problem.head_dim) <= NARROW and config.warpgroups == "together" else SMALL_TILE
+        )
 
     @staticmethod
     def _steps_ahead(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> int:
         """Pairs of stages of a ring; two rings of 128 columns have room for two each."""
-        ahead = STEPS_AHEAD[problem.head_dim]
-        return min(ahead, 2) if config.warpgroups == "single" and problem.head_dim > STEP else ahead
+        columns = in_chunks(problem.head_dim)
+        ahead = STEPS_AHEAD[columns]
+        return min(ahead, 2) if config.warpgroups == "single" and columns > CHUNK else ahead
 
     @staticmethod
     def _shared_bytes(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> int:
         ahead, row = (
             TmaAttentionBackward._steps_ahead(problem, config),
-            problem.head_dim * problem.dtype.itemsize,
+            in_chunks(problem.head_dim) * problem.dtype.itemsize,
         )
         tile, rings = TmaAttentionBackward._tile(problem, config), 2 if config.warpgroups == "single" else 1
         held, stages = 2 * tile * row, 2 * ahead * STEP * row

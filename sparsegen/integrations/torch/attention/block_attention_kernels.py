@@ -22,6 +22,7 @@ from sparsegen.integrations.torch.attention.attention_options import (
     sink_gradient_like,
     statistics_like,
 )
+from sparsegen.integrations.torch.attention.united_blocks import UnitedBlocks
 from sparsegen.integrations.torch.calls.devices import kernel_device
 from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared import aligned, array_of, is_capturing
@@ -94,8 +95,12 @@ def prepared(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> PreparedCall | No
 def _backward_of(*inputs: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
     (_, q, k, v, *_), more = inputs[:6], Beside(*inputs[6 : 6 + BESIDE])
     options = AttentionOptions(*inputs[6 + BESIDE :])
-    found = _kernel(BlockAttentionBackwardProblem, q, k, v, more, options)
-    return partial(_plainly, plain.attention_backward, options, 6) if found is None else _Backward(*found)
+    united = UnitedBlocks.of(options, (q.shape[2], k.shape[2]), more)
+    by_kernel = (more, options) if united is None else (united.described(more), united.options(options))
+    found = _kernel(BlockAttentionBackwardProblem, q, k, v, *by_kernel)
+    if found is None:
+        return partial(_plainly, plain.attention_backward, options, 6)
+    return _Backward(*found, united)
 
 
 # The gradients by Q, K, V and learned sinks, of the operator ``block_attention_backward``, whose arguments it takes.
@@ -111,10 +116,15 @@ def _plainly(
 
 @dataclass(frozen=True, slots=True)
 class _Backward:
-    """Backward pass prepared for tensors of one kind."""
+    """Backward pass prepared for tensors of one kind.
+
+    Attributes:
+        united: what the kernel takes in the place of a mask of small blocks; None for other masks.
+    """
 
     problem: BlockAttentionBackwardProblem
     operator: Any
+    united: UnitedBlocks | None
 
     def __call__(
         self,
@@ -129,7 +139,8 @@ class _Backward:
         order = self.problem.order
         given = {"q": q, "k": k, "v": v, "o": out, "do": dout}
         given = {name: stored(tensor, order) for name, tensor in given.items()} | {"lse": lse.contiguous()}
-        given |= Beside(*more).given()
+        beside = Beside(*more)
+        given |= (beside if self.united is None else self.united.beside(beside)).given()
         dq, dk, dv = (empty_like(tensor, order) for tensor in (q, k, v))
         d_sink_logits = sink_gradient_like(q, given.get("sink_logits"))
         written = {"dk": stored(dk, order), "dv": stored(dv, order)}
