@@ -6,7 +6,7 @@ import numpy as np
 
 from sparsegen.errors import OperandError
 from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE
-from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
+from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig, unit_of
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.operators import QuantizedSpmmProblem, Symmetry
 from sparsegen.plan.binding import BoundVariant
@@ -43,7 +43,8 @@ class ExpandedCodes(OwnLaunch):
         executor, warps, sizes = variant.executor, config.warps_m * config.warps_k, packed.sizes
         asymmetric = problem.symmetry is Symmetry.ASYMMETRIC
         with executor.entered():
-            entry = f"expand_{problem.value_type}_{problem.dtype}"
+            pairs = "_pairs" if unit_of(problem).codes == 2 else ""
+            entry = f"expand_{problem.value_type}{pairs}_{problem.dtype}"
             (self._kernel,) = plain_launchers(executor, FILE, entry)
             given = scales if zero_points is None else zero_points
             of_groups = [executor.upload(np.ascontiguousarray(a, dtype=np.float32)) for a in (scales, given)]
