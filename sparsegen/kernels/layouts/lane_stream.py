@@ -242,7 +242,7 @@ def sort_groups(
 
 
 def arranged_groups(matrix: CsrMatrix, partition: Partition, rows: Array | None, first: int) -> Array:
-    """Returns the weights of some groups from the ``first`` one on: the numbers of nonzeros in CSR order, or -1 (int32).
+    """Returns the numbers in CSR order, or -1, of the weights of some groups from the ``first`` one on (int32).
 
     They are in the order of values, lanes, tiles, warps and steps.
     """

@@ -1,13 +1,14 @@
 """The code-stream format: a bit for each weight, and every lane's codes as a stream of words in the lane's own bank.
 
-Tiles, groups, steps and blocks are those of `sparsegen.kernels.layouts.lane_stream`; a warp has eight tiles of a step,
+Tiles, groups, steps and blocks are those of `sparsegen.kernels.layouts.lane_stream`; a warp has four tiles of a step,
 side by side.
 
 - *masks*: a bit for each *unit* of a lane's tile, in the order of its stream. A unit is one weight, bit 8 s + 2 r + e;
   or a pair of 4-bit ones in a byte, those of registers r = 2 p and 2 p + 1 (rows g and g + 8), bit 4 s + 2 e + p, which
   is set if one of both is there. A pair takes one step of the expansion where two weights take two, for a code of zero
   where the other weight is not there.
-- *values*: the units of a lane that are there, tile by tile, are that lane's stream, four or eight in a word of 32 bits. A warp's streams are interleaved word by word, so that a row of 128 bytes has a word for each lane; 8 rows are a
+- *values*: the units of a lane that are there, tile by tile, are that lane's stream, four or eight in a word of 32 bits.
+  A warp's streams are interleaved word by word, so that a row of 128 bytes has a word for each lane; 8 rows are a
   chunk, as it is copied to the ring. *starts* say with which chunk each stream begins.
 - *orders*: a word for each step and warp: how many chunks the step needs beyond those before.
 
@@ -83,7 +84,7 @@ class CodeStreams:
     """A packed pattern.
 
     Attributes:
-        masks: uint32 [steps of all groups, warps, lanes, 8]; of pairs uint16.
+        masks: uint32 [steps of all groups, warps, lanes, 4]; of pairs uint16.
         orders: uint32 [steps of all groups, warps filled up to a multiple of 4].
         starts: int32, of each stream (block by block, warp by warp) where it begins, and the end of the last (chunks).
         source: int32, of each stored code the nonzero's number in CSR order, or -1.

@@ -27,7 +27,7 @@ from sparsegen.system.numpy_types import Array
 STEP_COLUMNS = TILES * TILE
 CHUNK_BYTES, MIRROR_BYTES, BARRIER_BYTES = 1024, 256, 256
 MAX_WARPS = 16
-FIRST_WITH_E4M3 = (8, 9)
+FIRST_WITH_E4M3, FIRST_WITH_BULK_COPIES = (8, 9), (9, 0)
 LEAST_DENSITY = 1 / 32
 FEW_STEPS = 12  # of a block, below which its warps share rows
 UNEVEN = 0.05  # variation of the rows' lengths from which on they are ordered
@@ -64,6 +64,7 @@ class QuantizedStreamConfig(Config):
         "rows as they are, or distributed by length so that lanes have equally many nonzeros",
         packs=True,
     )
+    bulk: bool = tunable(False, (False, True), "masks come by bulk copies")
 
 
 class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
@@ -106,6 +107,11 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         c = config
         yield from self.scope(problem)
         yield capable(device, _first_capability(problem))
+        capability = ".".join(map(str, device.compute_capability))
+        yield Constraint(
+            not c.bulk or device.compute_capability >= FIRST_WITH_BULK_COPIES,
+            f"bulk copies need compute capability 9.0, the device has {capability}",
+        )
         warps = c.warps_m * c.warps_k
         yield Constraint(warps <= MAX_WARPS, f"warps_m · warps_k ({warps}) warps decode, at most {MAX_WARPS}")
         least = _kept_chunks(problem)
@@ -246,7 +252,9 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     ) -> QuantizedStreamConfig:
         """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
         order = "balanced" if features.row_cov > UNEVEN else "natural"
-        base = QuantizedStreamConfig(row_order=order)
+        base = QuantizedStreamConfig(
+            row_order=order, bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES
+        )
         strips, room = ceil_div(problem.m, TILE), device.multiprocessors
         for warps in (8, 4, 2, 1):
             over_rows = min(warps, 1 << (max(1, strips) - 1).bit_length())
