@@ -7,7 +7,7 @@ side by side.
   or a pair of 4-bit ones in a byte, those of registers r = 2 p and 2 p + 1 (rows g and g + 8), bit 4 s + 2 e + p, which
   is set if one of both is there. A pair takes one step of the expansion where two weights take two, for a code of zero
   where the other weight is not there.
-- *values*: the units of a lane that are there, tile by tile, are that lane's stream, four or eight in a word of 32 bits.
+- *values*: the units of a lane that are there, tile by tile, are that lane's stream, four or eight in a 32-bit word.
   A warp's streams are interleaved word by word, so that a row of 128 bytes has a word for each lane; 8 rows are a
   chunk, as it is copied to the ring. *starts* say with which chunk each stream begins.
 - *orders*: a word for each step and warp: how many chunks the step needs beyond those before.

@@ -64,7 +64,11 @@ class QuantizedStreamConfig(Config):
         "rows as they are, or distributed by length so that lanes have equally many nonzeros",
         packs=True,
     )
-    bulk: bool = tunable(False, (False, True), "masks come by bulk copies")
+    bulk: bool = tunable(
+        False,
+        (False, True),
+        "masks come by bulk copies, and the kernel begins while the one before it still ends",
+    )
 
 
 class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
@@ -235,6 +239,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
             grid=(sizes["used_blocks"], 1, 1),
             block=(WARP * (config.warps_m * config.warps_k + 1), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
+            starts_early=config.bulk,
         )
 
     def analytic_us(
