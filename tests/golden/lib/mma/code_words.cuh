@@ -47,18 +47,22 @@ __device__ __forceinline__ unsigned multiply_add_pair(unsigned x, unsigned facto
 #endif
 }
 
-__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight % 2 * 2 + weight / 2; }
+__device__ __forceinline__ unsigned byte_of(unsigned pair) { return pair; }
 
-constexpr unsigned kNoCodes = 0x08080808;
+constexpr unsigned kNoCodes = 0x88888888;
 
 struct Magic {
   unsigned fraction;
 
   __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
 
-  __device__ __forceinline__ void to_elements(unsigned codes, unsigned& first, unsigned& second) const {
-    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
-    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+  __device__ __forceinline__ void to_fragment(unsigned pairs, unsigned (&fragment)[4]) const {
+    #pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const unsigned codes = pairs >> 4 * i;
+      fragment[i] = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+      fragment[i + 1] = multiply_add_pair((codes & 0x00f000f0u) | fraction, 0x2c002c00u, 0xd480d480u);
+    }
   }
 };
 (2) from (1):
@@ -66,22 +70,31 @@ struct Magic {
 -  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 +  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 @@
--constexpr unsigned kNoCodes = 0x08080808;
+-__device__ __forceinline__ unsigned byte_of(unsigned pair) { return pair; }
++__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight % 2 * 2 + weight / 2; }
+@@
+-constexpr unsigned kNoCodes = 0x88888888;
 +constexpr unsigned kNoCodes = 0x80808080;
 @@
 -  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
 +  __device__ __forceinline__ void keep() { fraction = kept(0x43004300u); }
-+
+@@
+-  __device__ __forceinline__ void to_fragment(unsigned pairs, unsigned (&fragment)[4]) const {
+-    #pragma unroll
+-    for (int i = 0; i < 4; i += 2) {
+-      const unsigned codes = pairs >> 4 * i;
+-      fragment[i] = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+-      fragment[i + 1] = multiply_add_pair((codes & 0x00f000f0u) | fraction, 0x2c002c00u, 0xd480d480u);
+-    }
 +  __device__ __forceinline__ unsigned to_pair(unsigned codes) const {
 +    const unsigned high = multiply_add_pair((codes >> 4 & 0x000f000fu) | fraction, 0x41804180u, 0xc510c510u);
 +    return multiply_add_pair(high, 0x3f803f80u, (codes & 0x000f000fu) | fraction);
 +  }
-@@
--    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
--    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
++
++  __device__ __forceinline__ void to_elements(unsigned codes, unsigned& first, unsigned& second) const {
 +    first = to_pair(codes);
 +    second = to_pair(codes >> 8);
-(3) from (1):
+(3) from (2):
 @@
 -__device__ __forceinline__ unsigned multiply_add_pair(unsigned x, unsigned factor, unsigned term) {
 +constexpr unsigned kNoCodes = 0;
@@ -110,37 +123,42 @@ struct Magic {
 +    memcpy(&stored, &number, sizeof stored);
 +    result |= static_cast<unsigned>(stored) << 16 * i;
 @@
--  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
+-  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
 +  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }\n" : "=r"(result) : "r"(codes));
 @@
 -__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight % 2 * 2 + weight / 2; }
 -
--constexpr unsigned kNoCodes = 0x08080808;
+-constexpr unsigned kNoCodes = 0x80808080;
 -
 @@
 -  unsigned fraction;
 -
--  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
+-  __device__ __forceinline__ void keep() { fraction = kept(0x43004300u); }
+-
+-  __device__ __forceinline__ unsigned to_pair(unsigned codes) const {
+-    const unsigned high = multiply_add_pair((codes >> 4 & 0x000f000fu) | fraction, 0x41804180u, 0xc510c510u);
+-    return multiply_add_pair(high, 0x3f803f80u, (codes & 0x000f000fu) | fraction);
+-  }
 +  __device__ __forceinline__ void keep() {}
 @@
--    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
--    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
-+    first = to_pair(codes);
+-    second = to_pair(codes >> 8);
 +    second = to_pair(codes >> 16);
-(4) from (1):
+(4) from (2):
 @@
--  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
-+  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(x), "r"(factor), "r"(term));
-@@
--constexpr unsigned kNoCodes = 0x08080808;
+-constexpr unsigned kNoCodes = 0x80808080;
 +constexpr unsigned kNoCodes = 0;
 @@
 -  unsigned fraction;
 -
--  __device__ __forceinline__ void keep() { fraction = kept(0x64006400u); }
+-  __device__ __forceinline__ void keep() { fraction = kept(0x43004300u); }
+-
+-  __device__ __forceinline__ unsigned to_pair(unsigned codes) const {
+-    const unsigned high = multiply_add_pair((codes >> 4 & 0x000f000fu) | fraction, 0x41804180u, 0xc510c510u);
+-    return multiply_add_pair(high, 0x3f803f80u, (codes & 0x000f000fu) | fraction);
+-  }
 +  __device__ __forceinline__ void keep() {}
 @@
--    first = multiply_add_pair((codes & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
--    second = multiply_add_pair((codes >> 8 & 0x000f000fu) | fraction, 0x3c003c00u, 0xe408e408u);
+-    first = to_pair(codes);
+-    second = to_pair(codes >> 8);
 +    first = multiply_add_pair((codes << 8 & 0x80008000u) | (codes << 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
 +    second = multiply_add_pair((codes & 0x80008000u) | (codes >> 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
