@@ -66,11 +66,7 @@ class LaneStreamConfig(Config):
         "rows as they are, or distributed by length so that lanes have equally many nonzeros",
         packs=True,
     )
-    bulk: bool = tunable(
-        False,
-        (False, True),
-        "masks come by bulk copies, and the kernel begins while the one before it still ends",
-    )
+    bulk: bool = tunable(False, (False, True), "masks come by bulk copies")
     cluster: int = tunable(
         1,
         (1, 2, 4, 8),

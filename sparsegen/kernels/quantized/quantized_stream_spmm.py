@@ -257,9 +257,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     ) -> QuantizedStreamConfig:
         """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
         order = "balanced" if features.row_cov > UNEVEN else "natural"
-        base = QuantizedStreamConfig(
-            row_order=order, bulk=device.compute_capability >= FIRST_WITH_BULK_COPIES
-        )
+        base = QuantizedStreamConfig(row_order=order)
         strips, room = ceil_div(problem.m, TILE), device.multiprocessors
         for warps in (8, 4, 2, 1):
             over_rows = min(warps, 1 << (max(1, strips) - 1).bit_length())
