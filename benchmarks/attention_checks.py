@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,8 +74,8 @@ def flex_implementation(mask: BlockMaskTensor, *, causal: bool = False) -> Atten
     block_mask = flex_attention.BlockMask.from_kv_blocks(
         *(part[None] for part in parts), BLOCK_SIZE=mask.block, mask_mod=seen, seq_lengths=mask.shape
     )
-    options: dict[str, Any] = {"block_mask": block_mask}
-    if side < USUAL_TILE:
-        options["kernel_options"] = {"BLOCK_M": side, "BLOCK_N": side}
-    compiled = torch.compile(flex_attention.flex_attention, dynamic=False)
-    return lambda q, k, v: compiled(q, k, v, **options)
+    options = {
+        "max_autotune": side < USUAL_TILE
+    }  # no usual tile divides smaller blocks backward: NoValidChoices
+    compiled = torch.compile(flex_attention.flex_attention, dynamic=False, options=options)
+    return lambda q, k, v: compiled(q, k, v, block_mask=block_mask)

@@ -7,7 +7,10 @@
 Parts: ``masks`` (the issue's sizes, few live blocks of short rows, then drawn ones: other sizes and masks for each
 seed, a mask for each head: independent blocks, blobs, which are runs of neighbouring rows with the same blocks, or each
 row's largest scores), ``whole`` (nothing dead, and causal), ``windows`` (and sinks), ``scores`` (masks made of scores,
-beside the attention that they are for).
+beside the attention that they are for), ``uneven`` (some rows see all keys: left whole, and split over thread blocks).
+
+A row that the raw file holds of the same commit and seed is not measured again. Exit status 75 says that time was up
+before all rows were measured: the same command goes on.
 
 Before a row is timed, O and the gradients of what computes the same are held against attention in float32 with the same
 mask, of the first and the last head. All take turns behind a busy queue, with the L2 overwritten before each call;
@@ -18,6 +21,7 @@ output: ``attention_masks.json.xz``.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -31,13 +35,17 @@ from torch.nn.attention import SDPBackend, flex_attention, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.attention_checks import flex_implementation
-from benchmarks.attention_passes import passes_of
+from benchmarks.attention_passes import passes_of, row_forms
 from benchmarks.attention_rows import (
     CAUSAL,
     FIXED,
+    ROUNDS,
     SHORT,
     TINY,
     TINY_SPANS,
+    TINY_UNEVEN,
+    TOLERANCE,
+    UNEVEN,
     WHOLE,
     WINDOWS,
     Compared,
@@ -45,14 +53,17 @@ from benchmarks.attention_rows import (
     SpanRow,
     drawn_rows,
 )
-from benchmarks.study import times_in_turn, torch_place, write_results
+from benchmarks.study import WrongResultError, result_file, rows_of, times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
+from sparsegen.bench.run.state import CHANGED, state
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks
 from sparsegen.measure.l2 import L2
 from sparsegen.operators.attention.span import Band
 from sparsegen.system.integers import ceil_div
 
-PARTS = ("masks", "whole", "windows", "scores")
+NAME = "attention_masks"  # of the raw file
+PARTS = ("masks", "whole", "windows", "scores", "uneven")
+INCOMPLETE = 75  # exit status of a study that goes on when it is given again
 KEPT = 8  # blocks of each row that live, of those by scores: an eighth of 64
 
 
@@ -68,6 +79,8 @@ def drawn_mask(row: Row, place: torch.device, seed: int) -> BlockMaskTensor:
     if row.kind == "blobs":
         scores = scores[:, ::4].repeat_interleave(4, 1)[:, :count]
     live = (scores < row.share) | torch.eye(count, dtype=torch.bool, device=place)
+    if row.kind in ("tenth", "one"):
+        live[:, count // 2 :: 10 if row.kind == "tenth" else count] = True
     return BlockMaskTensor.from_blocks(live, block, shape, density=float(live.float().mean()))
 
 
@@ -156,24 +169,50 @@ def measured_scores(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
     }
     if place.type != "cuda":
         return asdict(row)
-    times = times_in_turn(list(calls.values()), l2=L2.COLD, rounds=7)
+    times = times_in_turn(list(calls.values()), l2=L2.COLD, rounds=ROUNDS)
     return asdict(row) | {"us": dict(zip(calls, times, strict=True))}
 
 
-def rows_of(
+def measured_uneven(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
+    """Errors of O and times in µs of both forms of the forward pass: rows left whole, and long ones split."""
+    q, k, v = drawn_operands(row, place, seed)[:3]
+    mask, out = drawn_mask(row, place, seed), torch.empty_like(q)
+    live = float(mask.blocks().float().mean())
+    found = asdict(row) | {"live": round(live, 4)}
+    if place.type != "cuda":
+        return found
+    forms, errors = row_forms(q, k, v, mask, out), {}
+    one = [tensor[:, :1].float() for tensor in (q, k, v)]
+    right = scaled_dot_product_attention(*one, attn_mask=mask[0].expand())
+    for name, call in forms.items():
+        out.fill_(torch.nan)
+        call()
+        errors[name] = float((out[:, :1].float() - right).abs().max() / right.abs().max())
+        if not errors[name] <= TOLERANCE:
+            raise WrongResultError(f"{row}, {name}: the error is {errors[name]:.3g} of the largest element")
+    times = times_in_turn(list(forms.values()), l2=L2.COLD, rounds=ROUNDS)
+    return found | {"errors": errors, "us": dict(zip(forms, times, strict=True))}
+
+
+Measure = Callable[[Any, torch.device, int], dict[str, Any]]
+
+
+def planned(
     parts: tuple[str, ...], seed: int, count: int, tiny: bool
-) -> Iterator[tuple[Callable[..., Any], Any]]:
-    """The rows of some parts, and what measures each."""
-    if "whole" in parts:
-        yield from ((measured_span, row) for row in (TINY_SPANS[:2] if tiny else WHOLE + CAUSAL))
-    if "scores" in parts:
-        yield from ((measured_scores, row) for row in (TINY[:1] if tiny else SHORT))
-    if "masks" in parts:
-        yield from ((measured, row) for row in (TINY if tiny else (*FIXED, *SHORT)))
-    if "windows" in parts:
-        yield from ((measured_span, row) for row in (TINY_SPANS[2:] if tiny else WINDOWS))
-    if "masks" in parts and not tiny:
-        yield from ((measured, row) for row in drawn_rows(seed, count))
+) -> Iterator[tuple[Measure, Any, dict[str, Any]]]:
+    """Yields what measures each row of some parts, the row, and its name in the raw file."""
+    of_parts: tuple[tuple[str, Measure, Any], ...] = (
+        ("whole", measured_span, TINY_SPANS[:2] if tiny else WHOLE + CAUSAL),
+        ("scores", measured_scores, TINY[:1] if tiny else SHORT),
+        ("masks", measured, TINY if tiny else (*FIXED, *SHORT)),
+        ("windows", measured_span, TINY_SPANS[2:] if tiny else WINDOWS),
+        ("uneven", measured_uneven, TINY_UNEVEN if tiny else UNEVEN),
+        ("masks", measured, () if tiny else drawn_rows(seed, count)),
+    )
+    for part, measure, rows in of_parts:
+        if part in parts:
+            for number, row in enumerate(rows):
+                yield measure, row, {"part": part, "seed": seed + number, **asdict(row)}
 
 
 def told(row: Row | SpanRow, found: dict[str, Any]) -> str:
@@ -202,17 +241,26 @@ def told(row: Row | SpanRow, found: dict[str, Any]) -> str:
 @click.option("--tiny", is_flag=True, help="small rows alone, for a test")
 def main(name: str, seed: int, parts: tuple[str, ...], count: int, limit: float, tiny: bool) -> None:
     began, device = time.monotonic(), find_device(name)
-    place = torch_place(device)
-    rows = []
-    for number, (measure, row) in enumerate(rows_of(parts or PARTS, seed, count, tiny)):
-        if time.monotonic() - began > limit:
-            click.echo(f"{limit:g} s are over: {number} rows")
-            break
-        torch.compiler.reset()
-        found = measure(row, place, seed + number)
-        rows.append(found)
-        click.echo(f"[{time.monotonic() - began:5.1f}] {told(row, found)}")
-        write_results(device, "attention_masks", rows, dtype="float16", l2="cold", seed=seed)
+    place, now = torch_place(device), state()
+    earlier = [row for row in rows_of(result_file(device, NAME)) if row["state"] == now]
+    earlier = [] if now.endswith(CHANGED) else earlier  # no two such states need be the same
+    rows: list[dict[str, Any]] = []
+    missing = 0
+    for measure, row, key in planned(parts or PARTS, seed, count, tiny):
+        known = next((found for found in earlier if key.items() <= found.items()), None)
+        if known is None and time.monotonic() - began > limit:
+            missing += 1
+            continue
+        if known is None:
+            torch.compiler.reset()
+            known = key | measure(row, place, key["seed"])
+            click.echo(f"[{time.monotonic() - began:5.1f}] {told(row, known)}")
+        rows.append(known)
+        others = [found for found in earlier if found not in rows]
+        write_results(device, NAME, rows + others, dtype="float16", l2="cold", seed=seed)
+    if missing:
+        click.echo(f"{limit:g} s are over: {missing} rows are not measured; the same command goes on")
+        sys.exit(INCOMPLETE)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Both forms of our backward pass of attention, launched alone on PyTorch's tensors."""
+"""Forms of our attention that no argument asks for, launched alone on PyTorch's tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,12 +12,14 @@ from torch import Tensor
 from sparsegen import backends
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention
 from sparsegen.kernels import family
-from sparsegen.operators import BlockAttentionBackwardProblem
+from sparsegen.kernels.config import Config
+from sparsegen.operators import BlockAttentionBackwardProblem, BlockAttentionProblem
 from sparsegen.operators.attention.span import Span
 from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.executors import shared_executor
 
-FORMS = {"one_pass": 1, "two_passes": 2}
+PASSES = {"one_pass": 1, "two_passes": 2}  # of the backward pass
+ROWS = ("whole", "split")  # of the forward pass
 
 
 def passes_of(
@@ -56,24 +59,55 @@ def passes_of(
     tensors["band"] = torch.from_numpy(problem.band.words).to(q.device)
     if mask is not None:
         tensors["mask"] = mask.words
-    device = backends.find_device("cuda")
-    addresses = [*(tensors[spec.name].data_ptr() for spec in problem.operands(0)), dq.data_ptr()]
-    found: dict[str, Callable[[], Any]] = {}
-    for name, passes in FORMS.items():
-        config = family("tma_attention_backward").config(passes=passes)
-        bound = bind_variant(
-            config, problem, problem.without_pattern, shared_executor(device), backends.toolchain(device)
-        )
-        found[name] = _Call(bound, addresses, (*tensors.values(), dq))
-    return found
+    backward = family("tma_attention_backward")
+    return {
+        name: _Call(problem, backward.config(passes=passes), tensors, dq) for name, passes in PASSES.items()
+    }
+
+
+def row_forms(q: Tensor, k: Tensor, v: Tensor, mask: BlockMaskTensor, out: Tensor) -> dict[str, _Call]:
+    """Calls of the forward pass with rows left whole and split, by name; each writes to ``out``.
+
+    Args:
+        q, k, v: 1 × heads × tokens × head_dim, in float16, on a GPU.
+        mask: one for each head.
+    """
+    _, heads, tokens, head_dim = q.shape
+    problem = BlockAttentionProblem.of(
+        (tokens, tokens),
+        kv_heads=heads,
+        group=1,
+        head_dim=head_dim,
+        dtype="float16",
+        masks="heads",
+        block=mask.block,
+        density=mask.density,
+    )
+    lse = torch.empty(q.shape[:3], device=q.device)
+    tensors = {"q": q, "k": k, "v": v, "lse": lse, "mask": mask.words}
+    tensors["scale"] = torch.tensor([head_dim**-0.5], device=q.device)
+    tensors["band"] = torch.from_numpy(problem.band.words).to(q.device)
+    forward, device = family("tma_attention"), backends.find_device("cuda")
+    usual = forward.heuristic(problem, problem.features(problem.without_pattern), device)
+    return {rows: _Call(problem, replace(usual, rows=rows), tensors, out) for rows in ROWS}
 
 
 class _Call:
-    """One launch on tensors that it keeps."""
+    """One launch of a config on tensors that it keeps."""
 
-    def __init__(self, variant: Any, addresses: list[int], kept: tuple[Tensor, ...]) -> None:
-        self._variant, self._addresses, self._kept = variant, addresses, kept
-        self._bound = variant.bound()
+    def __init__(self, problem: Any, config: Config, tensors: dict[str, Tensor], out: Tensor) -> None:
+        """Bind them.
+
+        Args:
+            tensors: operands by name, and what is written beside the result.
+        """
+        device = backends.find_device("cuda")
+        self._addresses = [*(tensors[spec.name].data_ptr() for spec in problem.operands(0)), out.data_ptr()]
+        self._kept = (*tensors.values(), out)
+        self._variant = bind_variant(
+            config, problem, problem.without_pattern, shared_executor(device), backends.toolchain(device)
+        )
+        self._bound = self._variant.bound()
 
     def __call__(self) -> None:
         self._bound(torch.cuda.current_stream().cuda_stream, *self._addresses)

@@ -22,7 +22,11 @@ KINDS = ("independent", "blobs", "largest")
 
 @dataclass(frozen=True)
 class Row:
-    """Heads of tokens × head_dim, and a mask for each of them."""
+    """Heads of tokens × head_dim, and a mask for each of them.
+
+    Attributes:
+        kind: one of `KINDS`, or ``tenth`` or ``one``: a tenth of the rows, or one, see all keys.
+    """
 
     heads: int
     tokens: int
@@ -51,6 +55,11 @@ WHOLE = tuple(
     for head_dim in (128, 64)
     for heads, tokens in ((16, 4096), (16, 8192), (8, 16384), (8, 32768))
 )
+UNEVEN = (
+    Row(16, 8192, 128, 128, 0.02, "tenth"),
+    Row(8, 32768, 128, 128, 0.02, "tenth"),
+    Row(2, 16384, 128, 128, 0.05, "one"),
+)
 CAUSAL = tuple(SpanRow(8, tokens, head_dim, True) for head_dim in (128, 64) for tokens in (4096, 16384))
 WINDOWS = tuple(
     SpanRow(8, tokens, 128, True, window, sinks)
@@ -58,6 +67,7 @@ WINDOWS = tuple(
     for window, sinks in ((512, 0), (1024, 0), (1024, 64))
 )
 TINY = (Row(2, 128, 64, 64, 0.5), Row(2, 128, 64, 64, 0.5, "largest"))
+TINY_UNEVEN = (Row(2, 256, 64, 64, 0.2, "one"),)
 TINY_SPANS = (SpanRow(2, 128, 64), SpanRow(2, 192, 64, True), SpanRow(2, 192, 64, True, 50, 9))
 
 

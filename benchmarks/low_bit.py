@@ -13,7 +13,7 @@ against float64.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -145,18 +145,18 @@ def dense_ways(weight: Any) -> dict[str, Callable[[Any], Run]]:
     return {"float16": lambda x: lambda: torch.matmul(x, weight.t()), "scaled_mm_e4m3": scaled}
 
 
-def peer_ways(weight: Any) -> dict[str, Callable[[Any], Run]]:
+def peer_ways(weight: Any, names: Iterable[str] = PEERS) -> dict[str, Callable[[Any], Run]]:
     """The library humming's products by name, where it is installed."""
     if find_spec("humming") is None:
         return {}
     from humming.layer import HummingLayer  # type: ignore[import-not-found]
 
     found: dict[str, Callable[[Any], Run]] = {}
-    for name, kind in PEERS.items():
-        m, k = weight.shape
+    m, k = weight.shape
+    for name in names:
         try:
             layer = HummingLayer(
-                shape_n=m, shape_k=k, weight_config=dict(kind), torch_dtype=torch.float16
+                shape_n=m, shape_k=k, weight_config=dict(PEERS[name]), torch_dtype=torch.float16
             ).cuda()
             layer.load_from_unquantized(weight)
             layer.transform()

@@ -79,7 +79,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "performance": lambda: suite_tables.performance(RESULTS),
     "drawn": lambda: drawn_tables.drawn(RESULTS),
     "strongest": lambda: suite_tables.strongest(RESULTS, peers()),
-    "reproduction": lambda: suite_tables.reproduction(RESULTS),
     "decode": lambda: suite_tables.decode(RESULTS),
     "convolution-times": lambda: convolution_tables.times(RESULTS),
     "convolution-blobs": lambda: convolution_tables.times(RESULTS, blobs=True),
@@ -109,7 +108,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "networks-overview": lambda: overview_tables.networks(RESULTS),
 }
 FILES = (
-    *("reproduction", "sddmm", "uniform", "decode-n8", "decode-n32", "decode-strips", "softmax", "attention"),
+    *("sddmm", "uniform", "decode-n8", "decode-n32", "decode-strips", "softmax", "attention"),
     "masked-products",
 )  # those that are too long for a page
 

@@ -51,7 +51,8 @@ def ways(row: Row, q: Tensor, k: Tensor) -> dict[str, Callable[[], Any]]:
     """Ways to make a mask for these heads, from Q and K or from scores that are there."""
     side, shape, group = row.block, (row.tokens, row.tokens), row.heads // row.kv_heads
     scores = masks.pooled_scores(q, k, side)
-    ids = torch.arange(row.tokens, device=q.device) // (row.tokens // 8)
+    places, document = torch.arange(row.tokens, device=q.device), row.tokens // 8
+    ids, cutting = places // document, (places + side // 3) // document
     mask = masks.topk_blocks(scores, row.share, side, shape)
     return {
         "pooled mean": lambda: masks.pooled_scores(q, k, side),
@@ -63,11 +64,13 @@ def ways(row: Row, q: Tensor, k: Tensor) -> dict[str, Callable[[], Any]]:
         "top p": lambda: masks.top_p_blocks(scores, 0.9, side, shape),
         "threshold": lambda: masks.threshold_blocks(scores, 0.0, side, shape),
         "dilated": lambda: masks.dilated(mask, 1),
+        "with another mask": lambda: mask & mask,
         "union of a group": lambda: masks.union_of_group(mask, group),
         "window and sinks": lambda: masks.window_blocks(
             shape, side, causal=True, window=1024, sinks=64, device=q.device
         ),
-        "documents": lambda: masks.document_blocks(ids, side)[0],
+        "documents of whole blocks": lambda: masks.document_blocks(ids, side),
+        "documents that cut blocks": lambda: masks.document_blocks(cutting, side),
     }
 
 

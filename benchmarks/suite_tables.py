@@ -1,6 +1,6 @@
 """Tables of the result files of `sparsegen bench`; `benchmarks.make_tables` places them.
 
-``bench_*.json.xz`` together hold each row once, ``repeat_*.json.xz`` the same rows measured again,
+``bench_*.json.xz`` together hold each row once, ``untuned_*.json.xz`` what a second run told of dispatch,
 ``clean_*.json.xz`` and ``warm_*.json.xz`` with another state of the L2.
 """
 
@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from benchmarks.anchors import Peers
 from benchmarks.markdown import NONE, TYPES, figure, quotient, table
 from sparsegen.bench.results import result_file
-from sparsegen.bench.results.compare import compare
 from sparsegen.bench.results.merging import merge
 from sparsegen.bench.results.problem_facts import in_order, of_factors
 from sparsegen.bench.results.results import TOOLCHAIN, TUNED, UNTUNED, WITHOUT, Cell, Results, Row
@@ -137,10 +136,10 @@ def performance(folder: Path) -> str:
 def unseen(folder: Path) -> str:
     """Dispatch without what the packaged results know of a suite, over the winner on record, timed in the same run.
 
-    Of each suite and type the newest file counts, ``untuned_*.json.xz``, ``bench_*.json.xz`` or ``repeat_*.json.xz``.
+    Of each suite and type the newest file counts, ``untuned_*.json.xz`` or ``bench_*.json.xz``.
     """
     newest: dict[tuple[str, DType], tuple[Results, SuiteSummary]] = {}
-    files = [file for kind in ("untuned", "bench", "repeat") for file in read(folder, kind)]
+    files = [file for kind in ("untuned", "bench") for file in read(folder, kind)]
     for file in sorted(files, key=lambda file: max(invocation.started for invocation in file.invocations)):
         for s in summarize(file.rows):
             if WITHOUT_SUITE in s.worst_unseen:
@@ -296,20 +295,6 @@ def _speedups(s: SuiteSummary) -> list[str]:
 
 def _us(cell: Cell | None) -> float | None:
     return None if cell is None or cell.timing is None else cell.timing.us
-
-
-def reproduction(folder: Path) -> str:
-    """A second run's times over the first's, geometric means per suite and type."""
-    first, second = whole(folder), whole(folder, "repeat")
-    groups: dict[tuple[str, str], dict[str, Mean]] = {}
-    for drift in compare(first, second).drifts:
-        groups.setdefault((drift.suite, drift.dtype), {})[drift.baseline] = drift.ratio
-    baselines = list(dict.fromkeys(name for means in groups.values() for name in means))
-    rows = [
-        [f"{suite}, {TYPES[dtype]}", *(f"{means[n].value:.3f}" if n in means else NONE for n in baselines)]
-        for (suite, dtype), means in groups.items()
-    ]
-    return table(["second run's time over the first's", *baselines], rows) + origin(read(folder, "repeat"))
 
 
 def sddmm(folder: Path, peers: Peers) -> str:

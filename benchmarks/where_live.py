@@ -2,6 +2,7 @@
 
     python -m benchmarks.where_live                           # a minute
     python -m benchmarks.where_live --device emulator --tiny  # a check without times
+    python -m benchmarks.where_live --told FILE               # how well the untuned choice fits the times; no GPU
 
 Each row: live blocks kept out of place and in place, PyTorch's own operations for the same, a copy of as many elements,
 the product alone, and each operator by dense products and by masked ones; behind a busy queue with the L2 cold, and
@@ -10,21 +11,37 @@ from Python. Beside them the fewest bytes that the launches can move. Raw output
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import click
 import torch
 from torch import Tensor
 
-from benchmarks.study import times_in_turn, torch_place, write_results
+from benchmarks.study import geometric_mean, read_document, times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
+from sparsegen.dispatch.dense_or_sparse import Faster, Source, Time, compare, estimated_dense
+from sparsegen.errors import ResultsError
 from sparsegen.integrations.torch import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor
 from sparsegen.integrations.torch.blocks.where_live import LiveTensorBlocks
+from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
 from sparsegen.measure.l2 import L2
+from sparsegen.operators import (
+    Block,
+    Density,
+    DsdProblem,
+    DsdTransposedProblem,
+    DType,
+    Layout,
+    MaskedProblem,
+    SddProblem,
+)
+from sparsegen.tuning.prediction.targets import named_target
 from sparsegen.tuning_db.records import Called
 
 CALLS = 4  # behind each other, as of a model's layers
@@ -99,10 +116,63 @@ def measured(row: Row, place: torch.device, device: Device) -> dict[str, Any]:
     return found
 
 
+def problems_of(row: Row) -> dict[str, MaskedProblem]:
+    """The problems that PyTorch's layers ask for, by operator."""
+    sizes = row.tokens, row.features, row.features
+    given = DType(row.dtype), Block(row.block, row.block), Density(row.share)
+    return {
+        "dsd": DsdProblem(*sizes, *given, w_layout=Layout.COLUMN),
+        "dsd_transposed": DsdTransposedProblem(*sizes, *given, y_layout=Layout.COLUMN),
+        "sdd": SddProblem(*sizes, *given, w_layout=Layout.COLUMN),
+    }
+
+
+def tell(path: Path) -> None:
+    """Print for each row and operator what is expected of both ways, what they took, and what the choice loses."""
+    document = read_document(path)
+    target = named_target(document["device"])
+    if target is None:
+        raise ResultsError(f"{path}: no description of {document['device']}")
+    regrets: dict[Faster, list[float]] = defaultdict(list)
+    for stored in document["rows"]:
+        row = Row(**{field.name: stored[field.name] for field in fields(Row)})
+        for operator, problem in problems_of(row).items():
+            features = problem.features(problem.without_pattern)
+            ours_us = min(
+                family.predicted_us(problem, features, target.device)
+                for family in families_of(operator)
+                if family.computes(problem)
+            )
+            ours = Time.of_sparse(ours_us, Source.PREDICTED)
+            dense = estimated_dense(problem, target.device, ())
+            assert dense is not None
+            times = {word: stored["us"][f"{operator}, dense={word}"] for word in ("never", "always")}
+            chosen = times["never" if ours.is_at_most(dense) else "always"]
+            regret, told = chosen / min(times.values()), compare(ours, dense)
+            regrets[told].append(regret)
+            click.echo(
+                f"{row} {operator}: ours {times['never']:.1f} us, expected {ours.us:.1f}; dense {times['always']:.1f}, "
+                f"expected {dense.us:.1f}; {told}, {regret:.2f}"
+            )
+    for told, found in regrets.items():
+        click.echo(
+            f"{told}: {len(found)}, estimates alone take {geometric_mean(found):.3f} times the faster one (worst "
+            f"{max(found):.2f})"
+        )
+
+
 @click.command()
 @click.option("--device", "name", default="cuda", show_default=True)
 @click.option("--tiny", is_flag=True, help="a small row alone, for a test")
-def main(name: str, tiny: bool) -> None:
+@click.option(
+    "--told",
+    type=click.Path(path_type=Path, exists=True),
+    help="A file of these kernels' times; none are taken.",
+)
+def main(name: str, tiny: bool, told: Path | None) -> None:
+    if told is not None:
+        tell(told)
+        return
     device = find_device(name)
     place = torch_place(device)
     rows = []

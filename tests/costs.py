@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ import pytest
 FOLDER = Path(__file__).parent
 FILE = FOLDER / "costs.json"
 CONTRACT = "test_contract"  # how the files of contract tests are called
-LEAST, SLOW, LONG = 0.01, 0.1, 0.5  # CPU seconds
+LEAST, SLOW, LONG = 0.03, 0.1, 0.5  # CPU seconds
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of tests: by the name of a function if all its cases are alike, else by the names of cases.
+    """Costs of tests: by the name of a function if most of its cases are alike, else by the names of cases.
 
     Attributes:
         seconds: by functions, CPU seconds of all their cases that are in the first ring, child processes included.
@@ -95,12 +95,12 @@ class Costs:
         return not (name.startswith(CONTRACT) or is_slow or self.is_long(name))
 
 
-def _replaced(known: Iterable[str], cases: Mapping[str, Iterable[str]], chosen: set[str]) -> frozenset[str]:
+def _replaced(known: Iterable[str], cases: Mapping[str, Sequence[str]], chosen: set[str]) -> frozenset[str]:
     """Names of tests with those that were chosen of the recorded functions, instead of what was known of these."""
     kept = {name for name in known if function_of(name) not in cases and is_there(name)}
     for function, names in cases.items():
         some = chosen.intersection(names)
-        kept |= {function} if some and some.issuperset(names) else some
+        kept |= {function} if 2 * len(some) > len(names) else some
     return frozenset(filter(is_there, kept))
 
 

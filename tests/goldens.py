@@ -2,14 +2,15 @@
 
 Of each template one source is kept whole, but for what templates share: a line names the file, whose own golden source
 stands in the folder that is called as its own. Other sources that the template makes, for other families and problems,
-are kept as what differs from the most similar one before: lines that are not in that one (+) or in this one (-). So
-are the renderings of a shared file after its first one; a number in the line that names such a file says which stands
-there. Comments stand in the templates alone, but for those at a source's top.
+are kept as what differs from the most similar one before: lines that are not in that one (+), and how many are not in
+this one (-). So are the renderings of a shared file after its first one; a number in the line that names such a file
+says which stands there. Comments stand in the templates alone, but for those at a source's top.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import itertools
 import re
 from collections import Counter, defaultdict
@@ -172,9 +173,20 @@ class Golden:
 
 
 def changes(before: str, after: str) -> list[str]:
-    """Returns the differences, without their line numbers, which change too often."""
+    """Returns the differences, without their line numbers, which change too often.
+
+    Of lines that ``before`` has alone, which stand in its own golden source, there are a number and a digest.
+    """
     found = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))[2:]
-    return ["@@" if line.startswith("@@") else line for line in found]
+    told = []
+    for mark, group in itertools.groupby(found, key=lambda line: line[:1]):
+        lines = list(group)
+        if mark == "-":
+            digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+            told.append(f"-{len(lines)} {digest[:6]}")
+        else:
+            told += ["@@"] if mark == "@" else lines
+    return told
 
 
 # --- shared files ------------------------------------------------------------------------------------------
@@ -302,6 +314,15 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "sdd-fp32-batch": SddProblem(M, K, 64, block=Block(64, 64), batch=4),
     "sdd-fp16-kept": SddProblem(M, K, 64, DType.FLOAT16, rest=Rest.KEPT),
+    "dsd-fp16-small": DsdProblem(M, K, 64, DType.FLOAT16, Block(16, 16), epilogue=Epilogue.BIAS_GELU),
+    "dsd-bf16-small-column": DsdProblem(
+        M, K, 64, DType.BFLOAT16, Block(32, 16), w_layout=Layout.COLUMN, batch=4
+    ),
+    "dsd-transposed-fp16-small": DsdTransposedProblem(
+        M, K, 64, DType.FLOAT16, Block(32, 16), y_layout=Layout.COLUMN
+    ),
+    "sdd-fp16-small": SddProblem(M, K, 64, DType.FLOAT16, Block(16, 32), w_layout=Layout.COLUMN),
+    "sdd-bf16-small": SddProblem(M, K, 64, DType.BFLOAT16, Block(32, 32), batch=4, rest=Rest.KEPT),
     "conv-fp16-bias-relu": MaskedConv2dProblem(
         M, K, 64, 64, DType.FLOAT16, rest=Rest.KEPT, epilogue=ConvEpilogue.BIAS_RELU
     ),

@@ -1,9 +1,10 @@
 """The ring of GPU tests, `make test-gpu` (``pytest -m gpu``): its order, its seconds, and what it says at the end.
 
-Several processes share a device: no contract test measures time. Tests come in turns: first the first variant of
-every family, then every family's heuristics at one size, then second variants, and so on; variants of the short ring
-(sparsegen.testing.cover) before others. So whatever the budget, each family has had as many turns as any other, but
-for one. What the budget leaves no time for is counted as not run.
+Several processes share a device: no contract test measures time. The other files come first, dealt out over the
+processes (sharing.py). Then contract tests come in turns: first the first variant of every family, then every family's
+heuristics at one size, then second variants, and so on; variants of the short ring (sparsegen.testing.cover) before
+others. So whatever the budget, each family has had as many turns as any other, but for one. What the budget leaves no
+time for is counted as not run.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def group_of(test: str) -> str:
 
 
 def in_turns(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The tests in the ring's order; those of other files, which stay in one process, come first."""
+    """The tests in the ring's order: those of other files come first, and contract tests get what time is left."""
     others = [item for item in items if item.path.name != CONTRACT]
     of_family: dict[str, list[pytest.Item]] = {}
     for item in items:

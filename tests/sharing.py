@@ -1,8 +1,8 @@
 """Division of a run's tests among several processes (pytest-xdist).
 
 A file's tests stay in one process, as they share fixtures. A variant of the contract tests, an example and a notebook
-go by themselves, so that all processes end at about the same time. All other tests that need a GPU are in one
-process. On a machine with several GPUs, each process begins its list of them with another one.
+go by themselves, so that all processes end at about the same time. On a GPU those that measure time are in one
+process, one after another. On a machine with several GPUs, each process begins its list of them with another one.
 """
 
 from __future__ import annotations
@@ -23,18 +23,25 @@ SPREAD = (  # files whose tests are dealt out one by one
     "test_contract.py",
     "test_contract_gpu.py",
     "test_examples.py",
+    "test_network_gpu.py",
     "test_notebooks.py",
     "test_torch_examples.py",
+)
+TIMED = (  # files whose tests measure time where there is a GPU
+    "test_bench_gpu.py",
+    "test_clock.py",
+    "test_operator_gpu.py",
+    "test_torch_gpu.py",
+    "test_torch_in_situ.py",
 )
 
 
 def scope_of(test: str, root: Path, *, has_gpu: bool) -> str:
     """Returns the group of tests that stays in one process with a test, given by pytest's name relative to ``root``."""
     file, _, name = test.partition("::")
-    needs_gpu = _needs_gpu(root / file)
-    if Path(file).name in SPREAD and "[" in name and (has_gpu or not needs_gpu):
+    if Path(file).name in SPREAD and "[" in name and (has_gpu or not _needs_gpu(root / file)):
         return test
-    return "gpu" if has_gpu and needs_gpu else file
+    return "timed" if has_gpu and Path(file).name in TIMED else file
 
 
 def visible_devices(worker: str, listed: str | None, count: int) -> str | None:
@@ -69,13 +76,17 @@ def scheduler(config: pytest.Config, log: Any, *, has_gpu: bool) -> Any:
     """Makes xdist's scheduler with these scopes; its own marks for groups are lost on pytest 9.2.
 
     The test at which a process died has failed, and the others go on: by xdist's own scheduler the next process would
-    get that test again, or wait for ever.
+    get that test again, or wait for ever. A process that has not said yet which tests it found gets none until then.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return scope_of(nodeid, config.rootpath, has_gpu=has_gpu)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if node in self.registered_collections:
+                super()._assign_work_unit(node)
 
         def remove_node(self, node: Any) -> str | None:
             work = self.assigned_work[node]
@@ -91,9 +102,8 @@ def scheduler(config: pytest.Config, log: Any, *, has_gpu: bool) -> Any:
         def schedule(self) -> None:
             is_new_here = self.collection is not None  # a process in the place of one that died
             super().schedule()
+            # A process begins a test when it knows of another, or that there is none.
             for node in self.nodes if is_new_here else ():
-                self._reschedule(
-                    node
-                )  # a process begins a test when it knows of another, or that there is none
+                self._reschedule(node)
 
     return FilesTogether(config, log)

@@ -21,7 +21,9 @@ from sparsegen.operators import (
     Layout,
     MasksOf,
     PagedAttentionProblem,
+    QuantizedSpmmProblem,
     Readout,
+    ScaleGroup,
     ScoreChange,
     SddmmEpilogue,
     SddmmProblem,
@@ -31,6 +33,7 @@ from sparsegen.operators import (
     SparseAttentionProblem,
     SparseNetworkProblem,
     TokenOrder,
+    ValueType,
 )
 from sparsegen.testing.kinds import Kind
 from sparsegen.testing.matrices import csr, matrices
@@ -69,6 +72,13 @@ def narrow_tiles() -> CsrMatrix:
     return csr(
         np.where(rng.random((300, 212)) < 0.3, kept * rng.standard_normal((300, 212)), 0).astype(np.float32)
     )
+
+
+def many_strips() -> CsrMatrix:
+    """Returns codes, more than two in some four columns, in several strips of 32 rows for each block."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(1, 8, (300, 700)) * rng.choice([-1, 1], (300, 700))
+    return csr(np.where(rng.random((300, 700)) < 0.5, codes, 0).astype(np.float32))
 
 
 def many_keys() -> CsrMatrix:
@@ -231,8 +241,8 @@ RIGHT = {
             "a redo left out": ("!(found[0] <= kMostWeight && found[1] <= kMostWeight)", "false"),
             "sums that do not shrink": ("tile[0] *= shrunk[0], tile[1] *= shrunk[0], ", ""),
             "a row of the mask shifted": (
-                "own.order[start + lane] - leader",
-                "own.order[start + lane] - leader - 1",
+                "rows_here[u], from) - leader",
+                "rows_here[u], from) - leader - 1",
             ),
             "dead parts that count": ("if ((flags & kDead) != 0) hide_dead(descriptor, piece);", ""),
             "no end of the band": ("if ((flags & kBounded) != 0) hide_bounded", "if (false) hide_bounded"),
@@ -264,7 +274,7 @@ RIGHT = {
             ),
             "no row's sum": ("kUnshifted, -delta.element[i])", "kUnshifted, 0.0f)"),
             "dS of the step before": ("steps - ago, number", "steps - ago - 1, number"),
-            "a step's sums left out": ("add_query_sums(dq, row_before);", ""),
+            "a step's sums left out": ("add_query_sums(dq, row, static_cast<int>(warpgroup));", ""),
             "dead parts that count": ("is_dead || key >= shape.keys ? -1", "key >= shape.keys ? -1"),
             "no end of the band": ("key < band.sinks ? 64 : key - band.least - column", "64"),
         },
@@ -501,6 +511,32 @@ RIGHT = {
             "the set before": ("batch.tile(set, number) * tile_bytes", "batch.tile(0, number) * tile_bytes"),
         },
         narrow_end,
+    ),
+    "quantized_spmm of two in four columns": PlantedBugs(
+        family("quantized_sparse_mma_spmm"),
+        Kind(
+            QuantizedSpmmProblem,
+            (("n", 5),),
+            (
+                ("dtype", DType.FLOAT16),
+                ("layout", Layout.COLUMN),
+                ("epilogue", Epilogue.BIAS),
+                ("value_type", ValueType.INT4),
+                ("scale_group", ScaleGroup.OF_64),
+            ),
+        ),
+        {"warps": 4, "parts": 2, "stages": 3},
+        {
+            "missing wait": ("copy_async_wait<kStages - 2>();", ""),
+            "missing barrier": ("    __syncthreads();\n    buffer", "    buffer"),
+            "one buffer": ("buffer = (buffer + 1) % kBuffers;", ""),
+            "metadata of the other tile": ("mma_sparse<1>(to[1]", "mma_sparse<0>(to[1]"),
+            "scales of the first group": ("step / (kSteps / kScales) * kStripRows", "0"),
+            "activations of the first unit": ("rows[j] + first_byte", "rows[j]"),
+            "the strip before": ("values += next_strip * kValueBytes", "values += 0"),
+            "one part": ("i < kParts; ++i", "i < 1; ++i"),
+        },
+        many_strips,
     ),
     "sparse_network in a cluster": PlantedBugs(
         family("cluster_network"),

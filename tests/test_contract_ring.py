@@ -9,7 +9,7 @@ from contract_ring import all_variants, in_rings, with_new_values
 
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
-from sparsegen.testing.cover import cover, short_ring, shown
+from sparsegen.testing.cover import cover, long_ring, short_ring, shown, together
 from sparsegen.testing.variants import sample
 
 each_family = pytest.mark.parametrize("family", families().values(), ids=families())
@@ -32,13 +32,25 @@ def test_the_short_ring_shows_all_of_a_family(family: AnyFamily) -> None:
 
 
 @each_family
+def test_the_long_ring_makes_every_choice_and_shows_every_two_traits(family: AnyFamily) -> None:
+    drawn, ring = sample(family), long_ring(family)
+    assert set(short_ring(family)) <= set(ring) <= set(drawn)
+    everything = frozenset[Any]().union(*map(together, drawn))
+    assert frozenset[Any]().union(*map(together, ring)) == everything
+    for tunable in family.config_type.tunables():
+        made = {getattr(variant.config, tunable.name) for variant in ring}
+        assert made == {getattr(variant.config, tunable.name) for variant in drawn}, tunable.name
+
+
+@each_family
 def test_values_are_renewed_in_the_short_ring_too(family: AnyFamily) -> None:
     assert set(short_ring(family)) & set(with_new_values())
 
 
-def test_every_variant_is_in_a_ring() -> None:
+def test_both_rings_are_run() -> None:
     parameters = list(in_rings(all_variants()))
     short = {variant for family in families().values() for variant in short_ring(family)}
-    assert [p.values[0] for p in parameters] == all_variants()
+    long = {variant for family in families().values() for variant in long_ring(family)}
+    assert [p.values[0] for p in parameters] == [v for v in all_variants() if v in long]
     assert {p.values[0] for p in parameters if not p.marks} == short
     assert len(short) < len(parameters) / 2, "else there is no need of rings"

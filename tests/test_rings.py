@@ -161,13 +161,16 @@ def test_a_run_of_all_tests_says_which_are_long() -> None:
         "new": (0.49, False),
         "both[a]": (8.0, True),
         "both[b]": (0.5, False),
-        "one[a]": (0.01, False),
+        "one[a]": (0.03, False),
         "one[b]": (0.6, False),
+        "most[a]": (0.6, True),
+        "most[b]": (0.6, True),
+        "most[c]": (0.04, False),
     }
     made = known.updated(named(**found), whole=True)
-    assert made.long == named(**{"both": 1, "one[b]": 1, "of_a_gpu": 1}).keys()
-    assert made.slow == named(**{"faster": 1, "new": 1, "both": 1, "one[b]": 1}).keys()
-    assert made.seconds == named(one=0.01)
+    assert made.long == named(**{"both": 1, "one[b]": 1, "most": 1, "of_a_gpu": 1}).keys()
+    assert made.slow == named(**{"faster": 1, "new": 1, "both": 1, "one[b]": 1, "most": 1}).keys()
+    assert made.seconds == named(one=0.03)
 
 
 def test_only_tests_that_are_there_are_kept() -> None:

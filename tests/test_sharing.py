@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from sharing import DISTRIBUTION, scope_of, visible_devices
+from sharing import DISTRIBUTION, SPREAD, TIMED, scheduler, scope_of, visible_devices
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -35,7 +38,11 @@ def pytest_runtest_call(item):
         ("tests/test_contract.py::test_a", False, "tests/test_contract.py"),
         ("tests/test_contract_gpu.py::test_a[uspmm]", False, "tests/test_contract_gpu.py"),
         ("tests/test_contract_gpu.py::test_a[uspmm]", True, "tests/test_contract_gpu.py::test_a[uspmm]"),
-        ("tests/measure/test_clock.py::test_it", True, "gpu"),
+        ("tests/test_network_gpu.py::test_a[0]", True, "tests/test_network_gpu.py::test_a[0]"),
+        ("tests/plan/test_packing.py::test_it[cuda]", True, "tests/plan/test_packing.py"),
+        ("tests/measure/test_clock.py::test_it", False, "tests/measure/test_clock.py"),
+        ("tests/measure/test_clock.py::test_it", True, "timed"),
+        ("tests/bench/test_bench_gpu.py::test_it", True, "timed"),
     ],
 )
 def test_a_file_stays_together(test: str, has_gpu: bool, scope: str) -> None:
@@ -79,3 +86,56 @@ def test_two_processes_have_a_file_each(tmp_path: Path) -> None:
     for worker, file, _ in map(str.split, ran):
         workers[file].add(worker)
     assert len(ran) == 16 and {len(found) for found in workers.values()} == {1}
+
+
+def test_the_files_named_are_there() -> None:
+    assert {path.name for path in TESTS.rglob("test_*.py")}.issuperset((*SPREAD, *TIMED))
+
+
+class Process:
+    """A process as the scheduler knows it: an object with a name, which it tells what to run."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.shutting_down = False
+        self.given: list[int] = []
+
+    def send_runtest_some(self, tests: Sequence[int]) -> None:
+        self.given += tests
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_processes_that_still_look_for_their_tests_are_passed_over() -> None:
+    """Two die one after the other: the first one's substitute has found its tests before the second one's has."""
+    config: Any = SimpleNamespace(
+        rootpath=ROOT,
+        getvalue={"tx": ["3*popen"]}.__getitem__,
+        option=SimpleNamespace(loadscopereorder=True),
+    )
+    tests = [f"tests/test_{name}.py::test_it" for name in ("api", "errors", "figures", "words", "tables")]
+    plan = scheduler(config, None, has_gpu=True)
+    first, second, third, instead_of_first, instead_of_second = map(Process, "12345")
+    for process in (first, second, third):
+        plan.add_node(process)
+        plan.add_node_collection(process, tests)
+    plan.schedule()
+    assert plan.remove_node(first) == tests[first.given[0]]
+    plan.add_node(instead_of_first)
+    assert plan.remove_node(second) == tests[second.given[0]]
+    plan.add_node(instead_of_second)
+    plan.add_node_collection(instead_of_first, tests)
+    plan.schedule()
+    assert not instead_of_second.given
+    for number in third.given:
+        plan.mark_test_complete(third, number)
+    plan.add_node_collection(instead_of_second, tests)
+    plan.schedule()
+    for process in (third, instead_of_first, instead_of_second):
+        for number in process.given:
+            if not plan.assigned_work[process][tests[number].partition("::")[0]][tests[number]]:
+                plan.mark_test_complete(process, number)
+    ran = [*third.given, *instead_of_first.given, *instead_of_second.given]
+    assert sorted([first.given[0], second.given[0], *ran]) == [0, 1, 2, 3, 4], "each once"
+    assert plan.tests_finished

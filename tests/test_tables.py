@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_samples import cell, results, row, sweep
+from bench_samples import cell, results, row
 from patience import LONG
 
 from sparsegen.bench.results import result_file
@@ -234,12 +234,6 @@ def test_the_strongest_of_each_row(tables: Any) -> None:
     assert "other" not in made(tables, "strongest")
     over = (0.8 * 1.31) ** 0.5  # cuSPARSE at 8.0 and SpInfer at 13.1
     assert line.startswith(f"| rnn, fp16 | {over:.2f} × | 1 of 2 |") and "cusparse-csr 1, spinfer 1" in line
-
-
-def test_a_second_run_beside_the_first(tables: Any) -> None:
-    result_file.write(sweep(), tables.RESULTS / "bench_a.json.xz")
-    result_file.write(sweep(), tables.RESULTS / "repeat_a.json.xz")
-    assert "| made-up, fp32 | 1.000 | 1.000 |" in made(tables, "reproduction")
 
 
 def test_rows_that_were_not_timed_have_a_dash(tables: Any) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, cast
 
-from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled
+from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled, modelled_us
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
-from sparsegen.operators import OPERATORS, HasDense, Problem, SpmmProblem
+from sparsegen.operators import OPERATORS, DType, HasDense, Problem, SpmmProblem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.ranking import preference
 from sparsegen.tuning_db.records import Baseline, MeasuredAs
 
+if TYPE_CHECKING:  # a look-up of spmm imports no masks
+    from sparsegen.operators import MaskedProblem
+
+CHUNK_BYTES = 16  # that cuBLAS loads at once, by TMA or otherwise
 DENSE = "cublas"  # the baseline that a dense product is
 
 
@@ -138,11 +143,22 @@ def zeroing_us(problem: Problem, device: Device) -> float:
     return rates.launch_us + problem.zeroing_bytes / rates.copy_bytes_per_us
 
 
+def _is_aligned(problem: MaskedProblem) -> bool:
+    """True if rows of all matrices are whole chunks of 16 bytes, or elements have 32 bits."""
+    if problem.dtype is DType.FLOAT32:
+        return True
+    return all(
+        spec.shape[-1] * spec.dtype.itemsize % CHUNK_BYTES == 0
+        for spec in (*problem.dense_operands(), problem.result(0))
+    )
+
+
 def estimated_dense(problem: Problem, device: Device, known: Sequence[Known]) -> Time | None:
     """The time by the model of dense products, corrected by the nearest measured one; None where it has none."""
     if not problem.has_pattern and problem.dense_product is not None and device.backend == "cuda":
         whole = SpmmProblem(*problem.dense_product, problem.dtype)
-        return Time.of_dense(dense_time_us(whole, device) + zeroing_us(problem, device), Source.PREDICTED)
+        us = modelled_us(whole, device, is_aligned=_is_aligned(cast("MaskedProblem", problem)))
+        return Time.of_dense(us + zeroing_us(problem, device), Source.PREDICTED)
     if not (isinstance(problem, SpmmProblem) and is_modelled(problem, device)):
         return None
     us = dense_time_us(problem, device, known)

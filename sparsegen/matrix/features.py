@@ -25,6 +25,8 @@ class Features:
         block_fill: nonzeros over the area of the 16 × 16 blocks that hold any; 0 for an empty matrix.
         shared_fill: nonzeros over the area of 16 × 16 tiles of rows that share columns, wherever these stand; 0 where
             rows share none, where no family would use it, and of what a database holds: it is not stored.
+        two_four: no four columns of a row hold more than two nonzeros; False where no family would use it, and of what
+            a database holds.
     """
 
     m: int
@@ -35,6 +37,7 @@ class Features:
     row_max: int
     block_fill: float
     shared_fill: float = field(default=0.0, compare=False)
+    two_four: bool = field(default=False, compare=False)
 
     @property
     def density(self) -> float:

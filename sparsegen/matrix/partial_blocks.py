@@ -13,6 +13,7 @@ from sparsegen.matrix.bits import WORD
 from sparsegen.system.numpy_types import Array
 
 FULL = -1
+SIDE_OF_BITS = 16  # blocks with bits have sides that are multiples of it
 
 
 def words_of_block(block: tuple[int, int]) -> int:

@@ -143,7 +143,7 @@ class SpmmProblem(Problem):
     def features(self, matrix: CsrMatrix) -> Features:
         """Returns the matrix's features; with its shared columns where tensor cores may multiply 16 rows at a time."""
         found = Features.of(matrix)
-        if self.dtype is DType.FLOAT32 or self.layout is not Layout.ROW or self.batch > 1:
+        if self.dtype is DType.FLOAT32 or self.batch > 1 or self.layout is not Layout.ROW:
             return found
         given = matrix.row_offsets, matrix.column_indices, self.k
         return replace(found, shared_fill=matrix.known("shared_fill", lambda: shared_fill(*given)))

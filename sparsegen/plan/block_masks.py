@@ -1,9 +1,8 @@
-"""Masks of blocks made on a device, in one launch each: drawn anew, or from bits, bools or scores that are there."""
+"""Masks of blocks made on a device, in one launch each: drawn anew, or of what is there (`mask_sources`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 
 import numpy as np
 
@@ -12,29 +11,16 @@ from sparsegen.errors import MatrixError
 from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import BlockMaskLayout
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, check_state
+from sparsegen.plan.mask_sources import MaskSource
 from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cu; the same holds for the next two
+MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cuh; the same holds for the next two
 MOST_MASKS = 65535  # limit of a grid's y
 BAND = 32  # rows that a thread block makes at a time
 OWN_ROWS, OWN_COLUMNS = 128, 256  # part of a mask that one thread block makes
 COUNTER_WORDS = 2  # words of scratch; then two for each band, and the bits of rows and columns
-
-
-class Given(StrEnum):
-    """The source of a mask that is not drawn; each is the name of a kernel's second half."""
-
-    BITS = "bits"  # rows of 64-bit words in their own order, as `sparsegen.matrix.bits` packs them
-    BOOLS = "bools"  # a byte for each block, row by row, live unless it is zero
-
-
-class Largest(StrEnum):
-    """Set of blocks among which those with the largest scores are chosen; each is the end of a kernel's name."""
-
-    ROWS = "rows"  # within each row of blocks
-    WHOLE = "whole"  # within a whole mask
 
 
 class BlockMaskMaker:
@@ -54,7 +40,7 @@ class BlockMaskMaker:
     def __init__(self, layout: BlockMaskLayout, executor: Executor, masks: int = 1) -> None:
         """
         Args:
-            masks: number of masks that a launch of `bind_finish` or `bind_largest` makes side by side.
+            masks: number of masks that a launch of `bind` makes side by side.
         """
         if masks > MOST_MASKS:
             raise MatrixError(f"a launch makes at most {MOST_MASKS} masks, got {masks}; make them in parts")
@@ -82,29 +68,24 @@ class BlockMaskMaker:
         """
         entry, amount = f"draw_{draw.drawn}", as_signed(draw.amount(self.layout))
         # Counts take as long as rows are many, so that bands are better made side by side.
-        return self._bind(entry, draw.drawn is Drawn.BERNOULLI, amount, int(early), None)
+        is_quick = draw.drawn is Drawn.BERNOULLI
+        return self._bind("block_mask.cu", entry, is_quick, amount, int(early), None)
 
-    def bind_finish(self, given: Given) -> Callable[..., None]:
-        """Returns ``bound(stream, given, mask)``, which makes the masks of live blocks on the device, one behind the
-        other.
+    def bind(self, source: MaskSource) -> Callable[..., None]:
+        """Returns ``bound(stream, *addresses)``, which makes the masks of a source, one behind the other; the last
+        address is theirs.
         """
-        return self._bind(f"finish_{given}", True, None, masks=self._masks)
-
-    def bind_largest(self, among: Largest, live: int) -> Callable[..., None]:
-        """Returns ``bound(stream, scores, mask)``, which keeps the ``live`` blocks with the largest scores; of equal
-        ones the first. The scores are float32, row by row; blocks with -inf or NaN never live.
-        """
-        return self._bind(f"finish_largest_{among}", False, live, None, masks=self._masks)
+        return self._bind(source.file, source.entry, source.is_quick, *source.arguments, masks=self._masks)
 
     def _bind(
-        self, entry: str, is_quick: bool, *arguments: int | None, masks: int = 1
+        self, file: str, entry: str, is_quick: bool, *arguments: int | None, masks: int = 1
     ) -> Callable[..., None]:
         """
         Args:
             is_quick: true if one thread block may make several bands.
             masks: made side by side.
         """
-        (kernel,) = plain_launchers(self._executor, "block_mask.cu", entry)
+        (kernel,) = plain_launchers(self._executor, file, entry)
         bands = ceil_div(self.layout.rows, BAND)
         is_small = self.layout.rows <= OWN_ROWS and self.layout.columns <= OWN_COLUMNS
         grid, block = (1 if is_small and is_quick else bands, masks, 1), (WARP * BAND, 1, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sparsegen.errors import LaunchError
@@ -15,7 +16,6 @@ from sparsegen.plan.executors import made_here, shared_executor
 from sparsegen.plan.where_live import VECTOR_BYTES, Dead, WhereLive, bind_where_live
 from sparsegen.system.cuda_graphs import is_capturing
 
-_REST = VECTOR_BYTES - 1
 Launched = Callable[..., None]
 Tensor = Any  # PyTorch is imported by whoever has one
 
@@ -24,7 +24,7 @@ class _Bound(threading.local):
     """Launches of the calling thread by what may differ between calls: bound ones belong to one thread."""
 
     def __init__(self) -> None:
-        self.by_kind: dict[tuple[int, bool, Dead], Launched] = {}
+        self.by_kind: dict[tuple[int, int, Dead], Launched] = {}
 
 
 class LiveBlocks:
@@ -45,12 +45,15 @@ class LiveBlocks:
         """
         self._shape, self._block, self._device = shape, block, device
         self._bound = _Bound()
+        torch = sys.modules["torch"]  # whose tensors come
+        self._like = partial(torch.empty_like, memory_format=torch.contiguous_format)
+        self._stream = current_stream_of(torch)
 
     def of(self, x: Tensor, words: Tensor) -> Tensor:
         """A new matrix: X's live blocks, and zeros."""
         if x.stride(1) != 1:
             x = x.contiguous()
-        return self._written(x.new_empty(self._shape), x, words, Dead.ZERO)
+        return self._written(self._like(x), x, words, Dead.ZERO)
 
     def without_dead(self, y: Tensor, words: Tensor) -> Tensor:
         """Y, contiguous, whose dead blocks become zeros where it lies."""
@@ -67,23 +70,23 @@ class LiveBlocks:
     def _written(self, y: Tensor, x: Tensor | None, words: Tensor, dead: Dead) -> Tensor:
         to = y.data_ptr()
         source, step = (0, self._shape[1]) if x is None else (x.data_ptr(), x.stride(0))
-        kind = step, not (source | to) & _REST, dead
+        places = source | to | VECTOR_BYTES
+        kind = step, places & -places, dead  # the lowest bit: what both are multiples of
         launch = self._bound.by_kind.get(kind) or self._launch(y, *kind)
         if launch is None:
             return self.elsewhere(y, x, words, dead)
-        stream = current_stream_of(sys.modules["torch"])(y.get_device()) if y.is_cuda else 0
-        launch(stream, words.data_ptr(), source, to)
+        launch(self._stream(y.get_device()) if y.is_cuda else 0, words.data_ptr(), source, to)
         return y
 
-    def _launch(self, y: Tensor, step: int, is_aligned: bool, dead: Dead) -> Launched | None:
+    def _launch(self, y: Tensor, step: int, aligned: int, dead: Dead) -> Launched | None:
         """The launch; None where there is none."""
         if self._device is None:
             return None
         dtype = DType(str(y.dtype).removeprefix("torch."))
-        what = WhereLive(self._shape, self._block, dtype, (step, self._shape[1]), is_aligned, dead=dead)
+        what = WhereLive(self._shape, self._block, dtype, (step, self._shape[1]), aligned, dead=dead)
         executor = shared_executor(self._device)
         if y.is_cuda and is_capturing() and not what.is_loaded(executor):
             return None
         found = made_here(executor, lambda: bind_where_live(executor, what))
-        self._bound.by_kind[step, is_aligned, dead] = found
+        self._bound.by_kind[step, aligned, dead] = found
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 from sparsegen.backends.executor import Executor
 
@@ -40,3 +41,19 @@ class OwnLaunch(ABC):
     @abstractmethod
     def _bind(self) -> Bound:
         """A launch for one thread, whose context is that of the device."""
+
+
+class OwnBinding(OwnLaunch):
+    """A launch that a function binds for each thread, which may compile it."""
+
+    def __init__(self, executor: Executor, bind: Callable[..., Bound], *what: object) -> None:
+        """
+        Args:
+            bind: makes one: ``bind(executor, *what)``.
+        """
+        super().__init__(executor)
+        self._make = partial(bind, executor, *what)
+
+    def _bind(self) -> Bound:
+        with self.executor.entered():
+            return self._make()

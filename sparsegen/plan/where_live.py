@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -40,7 +41,7 @@ class WhereLive:
         shape: rows and columns of a matrix, one of each at the least.
         block: rows and columns of a block, of any size.
         strides: elements from a row of X to the next one, and of Y; by default those of contiguous matrices.
-        is_aligned: true if both addresses are multiples of 16 bytes.
+        aligned: bytes that both addresses are multiples of: 16, 8, 4 or 2.
         batch: number of matrices, each with a mask of its own.
     """
 
@@ -48,17 +49,16 @@ class WhereLive:
     block: tuple[int, int]
     dtype: DType
     strides: tuple[int, int] | None = None
-    is_aligned: bool = True
+    aligned: int = VECTOR_BYTES
     batch: int = 1
     scale: float = 1.0
     dead: Dead = Dead.ZERO
 
     @property
     def width(self) -> int:
-        """Neighbours that one access moves: a vector of 16 bytes if no row and no block cuts one, else one."""
-        width = VECTOR_BYTES // self.dtype.itemsize
+        """Neighbours that one access moves: the widest vector, of 16 bytes at most, that no row and no block cuts."""
         sides = self.shape[1], self.block[1], *(self.strides or ())
-        return width if self.is_aligned and not any(side % width for side in sides) else 1
+        return math.gcd(max(1, self.aligned // self.dtype.itemsize), *sides)
 
     @property
     def entry(self) -> str:

@@ -1,10 +1,11 @@
-"""Few variants that show all there is to see of a family's code."""
+"""Few variants that show all there is to see of a family's code, and more that show what goes together."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import combinations
 from typing import Any, TypeVar
 
 from sparsegen.kernels.base import AnyFamily
@@ -23,20 +24,23 @@ def shown(variant: Variant) -> frozenset[tuple[Any, ...]]:
     branch. Lines that differ in rendered numbers alone, as instructions of several shapes do, count as one, and a list
     by its members: a signature has not to be shown with every combination of its parameters.
     """
-    lines = (re.sub(r"//.*", "", line).strip() for line in variant.source.splitlines())
     return frozenset(
         [
             *variant.kind.traits,
             ("batch", variant.kind.batch > 1),
             *(("matrix", name) for name in variant.matrices),
-            *(
-                ("line", part)
-                for line in lines
-                if line and not line.startswith(CONSTANTS)
-                for part in NUMBER.sub("#", line).split(", ")
-            ),
+            *(part for line in set(variant.source.splitlines()) for part in _parts(line)),
         ]
     )
+
+
+@cache  # variants of a family differ in few lines
+def _parts(line: str) -> tuple[tuple[str, str], ...]:
+    """Returns the features that a line of code is counted as."""
+    code = re.sub(r"//.*", "", line).strip()
+    if not code or code.startswith(CONSTANTS):
+        return ()
+    return tuple(("line", part) for part in NUMBER.sub("#", code).split(", "))
 
 
 def cover(items: Sequence[Item], shows: Callable[[Item], frozenset[Any]]) -> list[Item]:
@@ -59,3 +63,19 @@ def cover(items: Sequence[Item], shows: Callable[[Item], frozenset[Any]]) -> lis
 def short_ring(family: AnyFamily) -> tuple[Variant, ...]:
     """Few variants of a family's sample that show every line of code, trait and matrix that any of them has."""
     return tuple(cover(sample(family), shown))
+
+
+def together(variant: Variant) -> frozenset[Any]:
+    """Returns what else variants show: every choice of a tunable, and every two traits together."""
+    config = variant.config
+    choices = ((tunable.name, getattr(config, tunable.name)) for tunable in type(config).tunables())
+    return frozenset([*choices, *combinations(sorted(variant.kind.traits), 2)])
+
+
+@cache
+def long_ring(family: AnyFamily) -> tuple[Variant, ...]:
+    """The short ring, and as many more variants as show all that any of the sample shows `together`."""
+    short = short_ring(family)
+    known = frozenset[Any]().union(*map(together, short))
+    more = cover(sample(family), lambda variant: together(variant) - known)
+    return tuple(variant for variant in sample(family) if variant in {*short, *more})

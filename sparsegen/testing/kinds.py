@@ -34,6 +34,7 @@ Traits = tuple[tuple[str, StrEnum], ...]
 BATCH = 3  # batch elements; an odd number, so that neither begins where vectors do
 BLOCKS = (
     "16x16",
+    "32x16",
     "32x64",
     "64x16",
     "64x64",
@@ -102,12 +103,20 @@ class Kind:
         return "-".join([*words, *([f"batch{self.batch}"] if self.batch > 1 else [])])
 
     def problem(self, matrix: CsrMatrix) -> Problem:
+        return self._of_shape(matrix.shape)
+
+    @cache  # noqa: B019 - there are some ten thousand
+    def _of_shape(self, shape: tuple[int, int]) -> Problem:
         options = dict((*self.sizes, *self.traits, *self.parameters, ("batch", self.batch)))
-        return self.problem_type.of(matrix.shape, **options)
+        return self.problem_type.of(shape, **options)
 
     @cache  # noqa: B019 - there are a few thousand
     def is_computed(self, family: AnyFamily) -> bool:
-        """True if the family computes such a problem of the smallest matrix, or of one of whole chunks."""
+        """True if the family computes such a problem of the smallest matrix, or of one of whole chunks; before blocks
+        are drawn, with some.
+        """
+        if issubclass(self.problem_type, MaskedProblem) and not self.parameters:
+            return any(replace(self, parameters=(("block", b),)).is_computed(family) for b in BLOCKS)
         return any(
             family.computes(self.problem(matrices()[name])) for name in ("one_element", "aligned_shape")
         )
@@ -141,10 +150,7 @@ def matrices_of(family: AnyFamily) -> list[str]:
 
 def kinds(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
     """Every dtype, layout and epilogue that the family computes, each with some sizes; of very many, some."""
-    sizes_of = {
-        traits: [size for size in SIZES if Kind.sized(family, size, traits).is_computed(family)]
-        for traits in traits_of(family.problem_type)
-    }
+    sizes_of = _sizes_of(family)
     some = [traits for traits, computed in sizes_of.items() if computed]
     names = family.problem_type.dense_sizes
     for traits in some if len(some) <= MOST_KINDS else in_pairs(some):
@@ -153,6 +159,15 @@ def kinds(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
         for name in names:
             kind = _resized(family, kind, name, rng)
         yield replace(kind, parameters=_parameters(family, kind, rng))
+
+
+@cache
+def _sizes_of(family: AnyFamily) -> dict[Traits, list[int]]:
+    """Returns the dense sizes that the family computes with each combination of traits."""
+    return {
+        traits: [size for size in SIZES if Kind.sized(family, size, traits).is_computed(family)]
+        for traits in traits_of(family.problem_type)
+    }
 
 
 def _resized(family: AnyFamily, kind: Kind, name: str, rng: random.Random) -> Kind:

@@ -83,7 +83,7 @@ def random_valid_config(
     for attempt in range(TRIES):
         changes = rng.sample(free, round(len(free) * (1 - attempt / TRIES)))
         config = family.config_type(**start | {t.name: rng.choice(t.choices) for t in changes})
-        if not family.broken_constraints(problem, config, device()):
+        if family.is_valid(problem, config, device()):
             return config
     return None
 
@@ -212,7 +212,6 @@ def _matrices_of(family: AnyFamily, config: object, kind: Kind, focus: str) -> t
         if not allows(family.problem_type, matrix):
             continue
         problem = kind.problem(matrix)
-        valid = not family.broken_constraints(problem, config, device())
-        if valid and family.constants(problem, config) == constants:
+        if family.is_valid(problem, config, device()) and family.constants(problem, config) == constants:
             names.append(name)
     return tuple(names)

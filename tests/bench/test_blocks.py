@@ -8,7 +8,6 @@ import scipy.sparse
 
 from sparsegen.bench.baseline.blocks import block_sizes, cut, fill, has_blocks
 from sparsegen.bench.baselines.cusparse import padded
-from sparsegen.bench.baselines.torch_2to4 import is_2to4
 from sparsegen.bench.baselines.torch_bsr import sizes_tried
 from sparsegen.bench.patterns.generators import blocks, independent
 from sparsegen.matrix.csr import CsrMatrix
@@ -68,13 +67,3 @@ def test_cut_and_padded_hold_the_matrix() -> None:
             else:
                 rebuilt[16 * row : 16 * (row + 1), 16 * column : 16 * (column + 1)] = block
     np.testing.assert_array_equal(rebuilt, dense)
-
-
-def test_2to4() -> None:
-    rows = np.array([[1, 2, 0, 0, 0, 3, 4, 0], [0, 0, 0, 0, 0, 0, 1, 2]], dtype=np.float32)
-    assert is_2to4(as_csr(rows))
-    rows[0, 2] = 5
-    assert not is_2to4(as_csr(rows))
-    assert is_2to4(as_csr(np.eye(4, dtype=np.float32)))
-    across = np.array([[0, 0, 1, 1], [1, 1, 0, 0]], dtype=np.float32)
-    assert is_2to4(as_csr(across)), "neighbours in memory, but not in one row"

@@ -156,11 +156,34 @@ def test_decode(studies: Studies) -> None:
     assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
 
 
+def test_generation(studies: Studies) -> None:
+    rows, output = studies.run("generation", "--tiny")
+    assert [row["model"] for row in rows][:2] == ["dense float16", "sparse float16"] and "batch 2" in output
+    assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
+    of_dense = {row["model"]: row["logits_error"] for row in rows}
+    assert of_dense["sparse float16"] < of_dense["sparse int8"] < of_dense["sparse int4"] < 1
+    assert rows[0]["linear_bytes"] == 2 * 2 * sum(
+        m * k for m, k in ((256, 128), (128, 128), (384, 128), (128, 192))
+    )
+
+
 def test_where_live(studies: Studies) -> None:
     rows, output = studies.run("where_live", "--tiny")
     (row,) = rows
     assert row["block"] == 16 and "Row(tokens=48" in output
     assert sum(row["least_bytes"].values()) == 2 * 2 * 48 * 56
+
+
+def test_what_the_choice_loses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(ROOT))
+    file = ROOT / "benchmarks" / "results" / "nvidia-h200-sm90" / "where_live.json.xz"
+    script = importlib.import_module("benchmarks.where_live")
+    done = CliRunner().invoke(script.main, ["--told", str(file)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    *rows, last = done.output.splitlines()
+    assert len([row for row in rows if row.startswith("Row(")]) == 3 * 32
+    assert "estimates alone take" in last
 
 
 def test_mask_times(studies: Studies) -> None:
@@ -171,13 +194,26 @@ def test_mask_times(studies: Studies) -> None:
 def test_attention_masks(studies: Studies) -> None:
     rows, output = studies.run("attention_masks", "--tiny")
     kinds = [row.get("kind", "span") for row in rows]
-    assert (
-        kinds == ["span", "span", "independent", "independent", "largest", "span"] and "0.500 live" in output
-    )
+    expected = ["span", "span", "independent", "independent", "largest", "span", "one"]
+    assert kinds == expected and "0.500 live" in output
     assert all(0 < error < 4e-3 for row in rows for error in row.get("errors", {}).values())
     assert sum("errors" in row for row in rows) == 5
-    some, _ = studies.run("attention_masks", "--tiny", "--part", "windows")
-    assert [row["window"] for row in some] == [50]
+
+
+def test_attention_masks_go_on_where_time_was_up(studies: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEGEN_COMMIT", "abc")
+    command = ["--device", "emulator", "--tiny", "--part", "scores", "--part", "uneven"]
+    some, _ = studies.run("attention_masks", "--tiny", "--part", "uneven")
+    assert [row["kind"] for row in some] == ["one"]
+    script = importlib.import_module("benchmarks.attention_masks")
+    stopped = CliRunner().invoke(script.main, [*command, "--limit", "-1"])
+    assert stopped.exit_code == script.INCOMPLETE and "1 rows are not measured" in stopped.output
+    both, output = studies.run("attention_masks", *command[2:])
+    assert [row["part"] for row in both] == ["scores", "uneven"] and both[1] == some[0]
+    assert "kind one" not in output
+    monkeypatch.setenv("SPARSEGEN_COMMIT", "abd")
+    _, output = studies.run("attention_masks", *command[2:])
+    assert "kind one" in output
 
 
 def test_a_study_whose_time_is_up_says_what_is_left_out(studies: Studies) -> None:

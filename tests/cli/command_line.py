@@ -37,9 +37,11 @@ class Command:
 
 
 def computed_traits(family: AnyFamily) -> tuple[str, ...]:
-    """Options for a dtype, and for what else the family needs: a layout of a product, few channels."""
+    """Options for a dtype, and for what else the family needs: a layout of a product, few channels, small blocks."""
     if family.name == "strip_conv":
         return ("--dtype", "float16", "--channels", "4", "--filters", "8")
+    if family.name.startswith(("tma_block_dsd", "tma_block_sdd")):
+        return ("--dtype", "float16", "--block", "16x32")
     if family.problem_type is not SpmmProblem:
         return ("--dtype", "float16")
     layouts = [s for s in Layout if family.computes(SpmmProblem(64, 32, 16, DType.FLOAT16, s))]

@@ -18,10 +18,19 @@ from tuning_samples import (
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import How
-from sparsegen.dispatch.dense_or_sparse import Faster, Source, Time
+from sparsegen.dispatch.dense_or_sparse import Faster, Source, Time, estimated_dense
 from sparsegen.dispatch.options import DispatchOptions
 from sparsegen.errors import ConfigError
-from sparsegen.operators import SddmmProblem, SpmmProblem
+from sparsegen.operators import (
+    DsdProblem,
+    DsdTransposedProblem,
+    DType,
+    MaskedProblem,
+    SddmmProblem,
+    SddProblem,
+    SpmmProblem,
+)
+from sparsegen.tuning.prediction.targets import find_target
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import MeasuredAs, Variant, Workload
 
@@ -94,3 +103,21 @@ def test_dense_words() -> None:
         )
     with pytest.raises(ConfigError, match="there is no dense sddmm to run instead"):
         ask([], Workload(SddmmProblem(128, 256, 64), workload().fingerprint, features()), dense="always")
+
+
+@pytest.mark.parametrize("kind", [DsdProblem, DsdTransposedProblem, SddProblem])
+def test_dense_products_of_rows_without_whole_chunks_are_expected_to_be_slow(
+    kind: type[MaskedProblem],
+) -> None:
+    """On an H200 those of rows of 5000 bytes took 202 µs, at sizes whose products take 60 with whole chunks."""
+    device = find_target("nvidia-h200").device
+
+    def us(m: int, k: int, n: int, dtype: DType = DType.FLOAT16) -> float:
+        found = estimated_dense(kind(m, k, n, dtype), device, ())
+        assert found is not None
+        return found.us
+
+    assert us(3000, 2500, 2504) > 2 * us(3000, 2504, 2504)
+    assert us(3000, 2504, 2500) > 2 * us(3000, 2504, 2504)
+    assert us(3001, 2504, 2504) < 1.1 * us(3000, 2504, 2504)
+    assert us(3000, 2500, 2500, DType.FLOAT32) < 1.1 * us(3000, 2504, 2504, DType.FLOAT32)

@@ -1,4 +1,4 @@
-"""Runs of the examples by the tests: in this process, on the emulator, with a database of its own."""
+"""Runs of the examples by the tests: in this process, with a database of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsegen import kernels
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROOT = EXAMPLES.parent
 # Longer than an example of the gallery, for GPUs or with packages of their own; who changes them runs them.
-PROGRAMS = ("decode", "masked_cnn", "structured_dropout", "train_pruned_mlp")
+PROGRAMS = ("masked_cnn", "structured_dropout", "train_pruned_mlp")
 
 
 def sources() -> dict[str, str]:
@@ -34,12 +34,12 @@ def needs_torch(name: str) -> bool:
 
 
 @contextmanager
-def as_user(folder: Path) -> Iterator[None]:
-    """Run as a user without a GPU does; what an example leaves in the process is gone afterwards."""
+def as_user(folder: Path, device: str = "emulator") -> Iterator[None]:
+    """Run as a user of this device does; what an example leaves in the process is gone afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         before = dict(os.environ)
         os.environ.update(
-            SPARSEGEN_DEVICE="emulator",
+            SPARSEGEN_DEVICE=device,
             SPARSEGEN_DB=str(folder / "tuning.db"),
             PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         )
@@ -53,9 +53,9 @@ def as_user(folder: Path) -> Iterator[None]:
             os.environ.update(before)
 
 
-def run(name: str, folder: Path, *arguments: str) -> None:
+def run(name: str, folder: Path, *arguments: str, device: str = "emulator") -> None:
     """Run an example as the main program."""
     file = EXAMPLES / f"{name}.py"
-    with as_user(folder), pytest.MonkeyPatch.context() as patch:
+    with as_user(folder, device), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(file), *arguments])
         runpy.run_path(str(file), run_name="__main__")

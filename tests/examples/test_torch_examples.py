@@ -40,7 +40,7 @@ def test_it_runs(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
 
 @pytest.mark.gpu
 def test_a_graph_is_captured(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run("cuda_graph", tmp_path)
+    run("cuda_graph", tmp_path, device="cuda")
     assert re.search(r"largest difference from a dense product: \d\.\de-0[123]", capfd.readouterr().out)
 
 

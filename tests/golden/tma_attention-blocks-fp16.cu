@@ -232,6 +232,7 @@ struct Ring {
   Barrier queries_full[2], queries_empty[2];
   StageDescriptor stage_descriptors[kStages];
   TileDescriptor tile_descriptors[2];
+  unsigned live_blocks[kListed];
 
   __device__ __forceinline__ void init() {
     for (int i = 0; i < kStages; ++i) {
@@ -316,20 +317,20 @@ struct Producer {
   LiveKeys next_live;
   Queries next_queries;
   int next_head = 0, next_number = 0, prefetched = 0;
-  int parts_of_block = 0;
-  unsigned part_word = 0;
+  int listed = 0;
+  int taken = 0, last = 0;
 
   struct Parts {
-    unsigned words[kParts];
-    bool are_there;
+    unsigned word;
     unsigned flags;
+    bool are_there;
   };
 
   __device__ __forceinline__ void load_all(int worker) {
     int number = worker;
     if (number < count()) {
       head = tile_at(number, queries);
-      look_up_first(live, head, queries);
+      look_up(live, head, queries, tiles.last_strip());
     }
     while (number < count()) {
       load_tile();
@@ -346,9 +347,6 @@ struct Producer {
   }
   __device__ __forceinline__ int count() const { return tiles.count(); }
   __device__ __forceinline__ int tile_at(int which, Queries& found) const { return tiles.at(which, found); }
-  __device__ __forceinline__ void look_up_first(LiveKeys& into, int of_head, const Queries& of) const {
-    look_up(into, of_head, of, tiles.last_strip());
-  }
 
   __device__ __forceinline__ void prefetch_next() {
     if (prefetched == 0) {
@@ -357,48 +355,53 @@ struct Producer {
       next_number = __shfl_sync(0xffffffffu, next_number, 0);
       if (next_number < count()) next_head = tile_at(next_number, next_queries);
     } else if (next_number < count()) {
-      look_up_first(next_live, next_head, next_queries);
+      look_up(next_live, next_head, next_queries, tiles.last_strip());
     }
     ++prefetched;
   }
 
   __device__ __forceinline__ Parts take_parts(int lowest, int highest, unsigned existing) {
     constexpr int kOfBlock = kBlockKeys / kPartKeys;
-    const int upper = min(lowest + band.most, tiles.keys - 1), lower = highest + band.least;
-    Parts found{};
-    #pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      if (parts_of_block == 0) {
-        unsigned pieces = 0;
-        int block = live.take(pieces);
-        while (block < 0 && live.strip > 0) {
-          look_up(live, head, queries, live.strip - 1);
-          block = live.take(pieces);
-        }
-        if (block < 0) {
-          found.words[i] = found.words[0] & ~kEveryPiece;
-          found.flags |= kDead;
-          continue;
-        }
-        parts_of_block = kOfBlock, part_word = static_cast<unsigned>(block * kOfBlock + kOfBlock - 1) << kPieces | pieces;
+    while (min(listed * kOfBlock, last) - taken < kParts && listed * kOfBlock < last) {
+      if (live.words != 0) {
+        listed = live.list_word(ring.live_blocks, listed);
+      } else if (live.strip > 0) {
+        look_up(live, head, queries, live.strip - 1);
+      } else {
+        break;
       }
-      const int first = static_cast<int>(part_word >> kPieces) * kPartKeys;
-      found.words[i] = part_word;
-      found.are_there = true;
-      if ((part_word & kEveryPiece) != existing) found.flags |= kDead;
-      if (first + kPartKeys - 1 > upper || (first < lower && first + kPartKeys > band.sinks)) found.flags |= kBounded;
-      --parts_of_block, part_word -= 1u << kPieces;
     }
+    const int upper = min(lowest + band.most, tiles.keys - 1), lower = highest + band.least;
+    const int lane = static_cast<int>(threadIdx.x % 32), count = min(min(listed * kOfBlock, last) - taken, kParts);
+    unsigned word = 0;
+    if (lane < count) {
+      word = ring.live_blocks[(taken + lane) / kOfBlock % kListed];
+      if constexpr (kOfBlock > 1) word = ((word >> kPieces) * kOfBlock + (kOfBlock - 1 - (taken + lane) % kOfBlock)) << kPieces | (word & kEveryPiece);
+    }
+    const int first = static_cast<int>(word >> kPieces) * kPartKeys;
+    const bool is_bounded = first + kPartKeys - 1 > upper || (first < lower && first + kPartKeys > band.sinks);
+    const unsigned repeated = __shfl_sync(0xffffffffu, word, 0) & ~kEveryPiece;
+    Parts found{};
+    if (count < kParts || __any_sync(0xffffffffu, lane < count && (word & kEveryPiece) != existing)) found.flags |= kDead;
+    if (__any_sync(0xffffffffu, lane < count && is_bounded)) found.flags |= kBounded;
+    found.word = lane < count ? word : repeated;
+    found.are_there = count > 0;
+    taken += count;
     return found;
   }
   __device__ __forceinline__ void load_stage(const TensorMap& map, const Parts& parts, int batch_index, int of_head, bool is_of_keys, bool is_last) {
+    unsigned words[kParts];
+    #pragma unroll
+    for (int i = 0; i < kParts; ++i) words[i] = __shfl_sync(0xffffffffu, parts.word, i);
     barrier_wait(ring.empty + stage.number, stage.parity ^ 1);
     if (is_elected()) {
       if (is_of_keys) {
         StageDescriptor& descriptor = ring.stage_descriptors[stage.number];
         descriptor.flags = (is_last ? kLast : 0) | parts.flags;
         #pragma unroll
-        for (int i = 0; i < kParts; ++i) descriptor.parts[i] = parts.words[i];
+        for (int i = 0; i < kParts; ++i) {
+          descriptor.parts[i] = words[i];
+        }
       }
       Barrier* const full = ring.full + stage.number;
       const int chunks = is_of_keys ? kChunks : kValueChunks;
@@ -406,10 +409,9 @@ struct Producer {
       unsigned char* const to = memory.stage(stage.number);
       #pragma unroll
       for (int i = 0; i < kParts; ++i) {
-        const int key = static_cast<int>(parts.words[i] >> kPieces) * kPartKeys;
         #pragma unroll
         for (int chunk = 0; chunk < chunks; ++chunk) {
-          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, key, of_head, batch_index), full);
+          copy_box(to + chunk * kKeyChunkBytes + i * kPartKeys * kRowBytes, map, box_at(chunk * 64, static_cast<int>(words[i] >> kPieces) * kPartKeys, of_head, batch_index), full);
         }
       }
     }
@@ -457,17 +459,17 @@ struct Producer {
       lowest = min(lowest, queries.first[i]);
       highest = max(highest, min(queries.first[i] + kPieceRows, tiles.queries) - 1);
     }
-    int left = live.strip > 0 ? 1 << 20 : (live.count() * kBlockKeys + kStageKeys - 1) / kStageKeys;
+    constexpr int kMany = 1 << 30;
+    constexpr int kOfBlock = kBlockKeys / kPartKeys;
+    listed = taken = 0, last = kMany;
+    int left = live.strip > 0 ? 1 << 20 : (min(live.count() * kOfBlock, last) - taken + kParts - 1) / kParts;
     Parts now = take_parts(lowest, highest, existing), before{};
     load_queries(batch_index, own_head);
     for (bool is_behind = false;; is_behind = true) {
       const Parts next = take_parts(lowest, highest, existing);
       load_stage(k_map, now, batch_index, key_head, true, !next.are_there);
+      if (is_behind) load_stage(v_map, before, batch_index, key_head, false, false);
       if (--left <= 2 && prefetched < 3) prefetch_next();
-      if (is_behind) {
-        load_stage(v_map, before, batch_index, key_head, false, false);
-        if (left <= 2 && prefetched < 3) prefetch_next();
-      }
       before = now;
       if (!next.are_there) break;
       now = next;

@@ -6,7 +6,7 @@
 // Problem: dtype=float16 entry=tma_attention_backward head_dim=128 value_dim=128 has_mask=true
 //   has_partial=false scores=plain has_sinks=false query_block=128 key_block=128 tile=128 pairs=3
 //   tokens_first=false
-// Config: passes=2
+// Config: passes=2 warpgroups=together
 
 // lib/emulation.cuh.j2
 
@@ -50,9 +50,10 @@ constexpr int kStageBytes = kPieces * kPieceBytes;
 constexpr int kHeldBytes = kGroups * kStageBytes;
 constexpr int kPairs = 3;
 constexpr int kStages = 2 * kPairs;
-constexpr int kGradientBytes = kPasses == 1 ? 128 * 128 : 0;
+constexpr int kGradientBytes = kPasses == 1 ? kTile * 128 : 0;
 constexpr int kConsumers = 2;
-constexpr int kProducer = 128 * kConsumers;
+constexpr int kRings = 2 / kConsumers;
+constexpr int kProducer = 256;
 constexpr int kThreads = kProducer + 128;
 constexpr int kStagesAt = 2 * kHeldBytes;
 constexpr int kGradientsAt = kStagesAt + kStages * kStageBytes;
@@ -84,7 +85,7 @@ struct Band {
   }
 };
 
-struct Memory {
+struct alignas(16) Memory {
   float row_values[kStages][64];
   Barrier full[kStages], empty[kStages];
   Barrier held_full, held_empty;
@@ -215,7 +216,7 @@ struct Tile {
 
 struct Order {
   const Shape& shape;
-  const unsigned* sorted;
+  unsigned* sorted;
 
   __device__ __forceinline__ int key_tiles() const { return shape.batch * shape.kv_heads * shape.key_tiles(); }
   __device__ __forceinline__ int query_tiles() const { return kPasses == 2 ? shape.batch * shape.heads() * shape.query_tiles() : 0; }
@@ -238,7 +239,9 @@ struct Order {
     tile.batch_index = of / heads, tile.head = of % heads, tile.first = number % per_head * kTile;
     return tile;
   }
-  __device__ __forceinline__ unsigned at(int number) const { return is_sorted() ? sorted[number] : static_cast<unsigned>(number); }
+  __device__ __forceinline__ unsigned at(int number) const {
+    return is_sorted() ? sorted[number] : static_cast<unsigned>(number);
+  }
 };
 
 __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* __restrict__ out, const Element* __restrict__ d_out,
@@ -292,14 +295,22 @@ __device__ __forceinline__ void prepare_rows(const Shape& shape, const Element* 
 }
 
 __device__ __forceinline__ void sort_tiles(const Shape& shape, const LiveBlocks& live, const Order& tiles, unsigned* order, unsigned* histogram) {
-  const int section = tiles.section(), all_heads = shape.batch * shape.kv_heads, sections = (all_heads + section - 1) / section;
+  constexpr int kLastRounds = 2;
+  const int section = tiles.section(), all_heads = shape.batch * shape.kv_heads;
   const int words = max(shape.query_words(), shape.key_words());
   const int most = max(shape.group * shape.query_blocks(), shape.key_blocks());
-  for (int job = blockIdx.x; job < sections * kPasses; job += gridDim.x) {
-    const bool of_queries = job >= sections;
-    const int number = of_queries ? job - sections : job, per_head = of_queries ? shape.query_tiles() * shape.group : shape.key_tiles();
+  const auto sections_before_last = [&](bool of_queries, int per_head) {
+    const int last_tiles = of_queries || kPasses == 1 ? kLastRounds * kRings * static_cast<int>(gridDim.x) : 1;
+    return max(0, all_heads * per_head - last_tiles) / (section * per_head);
+  };
+  const int query_tiles = shape.query_tiles() * shape.group, key_tiles = shape.key_tiles();
+  const int key_sections = sections_before_last(false, key_tiles) + 1, jobs = key_sections + (kPasses == 2 ? sections_before_last(true, query_tiles) + 1 : 0);
+  for (int job = blockIdx.x; job < jobs; job += gridDim.x) {
+    const bool of_queries = job >= key_sections;
+    const int number = of_queries ? job - key_sections : job, per_head = of_queries ? query_tiles : key_tiles;
+    const bool is_last = job == key_sections - 1 || job == jobs - 1;
     const int base = of_queries ? tiles.key_tiles() : 0;
-    const int first = base + number * section * per_head, last = base + min((number + 1) * section, all_heads) * per_head;
+    const int first = base + number * section * per_head, last = base + (is_last ? all_heads : (number + 1) * section) * per_head;
     const auto bucket_of = [&](int at) {
       const Tile tile = tiles.natural(at);
       int count = 0;
@@ -348,12 +359,14 @@ struct Producer {
   const float* row_values;
   Pair pair;
   unsigned held_parity = 1;
+  unsigned number = 0;
+  int steps = 0;
 
   __device__ __forceinline__ auto box_of(int piece, int token, int head, int batch_index) const {
     return box_at(piece * 64, token, head, batch_index);
   }
 
-  __device__ __forceinline__ void load_held(const Tile& tile, unsigned number) {
+  __device__ __forceinline__ void load_held(const Tile& tile) {
     barrier_wait(&shared.held_empty, held_parity);
     held_parity ^= 1;
     if (is_elected()) {
@@ -371,6 +384,16 @@ struct Producer {
           if (piece < kValuePieces) copy_box(to + kHeldBytes, second, from, &shared.held_full);
         }
       }
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void tell(unsigned what) {
+    barrier_wait(&shared.held_empty, held_parity);
+    held_parity ^= 1;
+    if (is_elected()) {
+      shared.tile = what;
+      barrier_arrive(&shared.held_full);
     }
     __syncwarp();
   }
@@ -395,6 +418,8 @@ struct Producer {
   }
 
   __device__ __forceinline__ void load_step(const Tile& tile, int head, int first, unsigned flags) {
+    if (steps == kPairs || (steps < kPairs && (flags & kLast) != 0)) load_held(tile);
+    ++steps;
     unsigned descriptor = static_cast<unsigned>(first) | flags;
     #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
@@ -423,7 +448,7 @@ struct Producer {
     for (int g = 0; g < heads; ++g) {
       const int head = tile.is_of_queries ? tile.head : tile.head * shape.group + g;
       for (int base = 0; base < words; base += 32) {
-        unsigned long long mine[kConsumers];
+        unsigned long long mine[2] = {0, 0};
         #pragma unroll
         for (int w = 0; w < kConsumers; ++w) {
           mine[w] = tile.is_of_queries ? live.of_queries(tile.batch_index, head, tile.first + w * kApart, base + lane)
@@ -451,22 +476,18 @@ struct Producer {
     load_step(tile, held_head, held, held_flags | kLast);
   }
 
-  __device__ __forceinline__ void load_all(const Order& tiles, unsigned* counters) {
+  __device__ __forceinline__ void load_all(const Order& tiles, int worker, unsigned* counters) {
     const int count = tiles.count();
-    for (int number = blockIdx.x; number < count;) {
-      const unsigned found = tiles.at(number);
-      const Tile tile = tiles.natural(static_cast<int>(found));
-      load_held(tile, found);
-      load(tile);
-      if (threadIdx.x % 32 == 0) number = static_cast<int>(gridDim.x + atomicAdd(counters, 1u));
-      number = __shfl_sync(0xffffffffu, number, 0);
+    for (int next = worker; next < count;) {
+      number = tiles.at(next), steps = 0;
+      load(tiles.natural(static_cast<int>(number)));
+      if (threadIdx.x % 32 == 0) next = static_cast<int>(gridDim.x * kRings + atomicAdd(counters, 1u));
+      next = __shfl_sync(0xffffffffu, next, 0);
     }
-    barrier_wait(&shared.held_empty, held_parity);
+    tell(kNoTile);
     if (threadIdx.x % 32 == 0) {
-      shared.tile = kNoTile;
-      barrier_arrive(&shared.held_full);
       __threadfence();
-      if (atomicAdd(counters + 1, 1u) == gridDim.x - 1) counters[0] = 0, counters[1] = 0;
+      if (atomicAdd(counters + 1, 1u) == gridDim.x * kRings - 1) counters[0] = 0, counters[1] = 0;
     }
     __syncwarp();
   }
@@ -474,7 +495,7 @@ struct Producer {
 
 using Scores = float[kStep / 8][4];
 using Weights = unsigned[kStep / 16][4];
-constexpr int kSharing = 3 - kGroups;
+constexpr int kSharing = kConsumers / kGroups;
 using Sums = float[kHeadDim / kSharing / 8][4];
 using ValueSums = float[kValueDim / kSharing / 8][4];
 using Factor = unsigned[kHeadDim / 16][4];
@@ -520,6 +541,7 @@ struct Is {
 struct Consumer {
   unsigned char* memory;
   Memory& shared;
+  unsigned ring;
   unsigned warpgroup;
   const Shape& shape;
   const Order& tiles;
@@ -527,7 +549,6 @@ struct Consumer {
   const TensorMap& dv_map;
   const TensorMap& dq_map;
   const float* row_values;
-  float* dq_sums;
   const float* scale;
   Pair pair;
   unsigned held_parity = 0;
@@ -630,7 +651,7 @@ struct Consumer {
       store_matrices(place + column / 4 * kGroups * kPieceBytes + (at ^ column % 4 * 32), words);
     }
     fence_shared_for_tensor_cores();
-    meet_at<128>(1 + static_cast<int>(warpgroup));
+    meet_at<128>(1 + static_cast<int>(ring + warpgroup));
     if (threadIdx.x % 128 == 0) {
       #pragma unroll
       for (int piece = 0; piece < kTiles * kSharing / 8; ++piece) {
@@ -741,32 +762,37 @@ __device__ __forceinline__ void Consumer::compute_keys() {
   const auto step_of = [&](const Pair& of) { return ColumnStep{*this, of.number}; };
   const auto is_last = [&](const Pair& of) { return (step_of(of).descriptor() & kLast) != 0; };
   Pair of = pair;
-  const auto begin_step = [&] {
-    begin_q(of);
-    begin_d_out(of);
-    warpgroup_wait<1>();
-    warpgroup_settle(scores);
+  const auto differentiate = [&] {
     step_of(of).weigh(scores, score_scale, weights);
     begin_sums(dv, weights, of.second());
     warpgroup_wait<1>();
     warpgroup_settle(dp);
     step_of(of).differentiate(weights, dp, ds);
-  };
-  begin_step();
-  begin_sums(dk, ds, of.first());
-  warpgroup_wait<0>();
-  settle(weights);
-  settle(ds);
-  while (!is_last(of)) {
-    release(of.first());
-    release(of.second());
-    of.advance();
-    begin_step();
-    begin_sums(dk, ds, of.first());
     warpgroup_wait<0>();
     settle(weights);
+  };
+  begin_q(of);
+  begin_d_out(of);
+  warpgroup_wait<1>();
+  warpgroup_settle(scores);
+  differentiate();
+  while (!is_last(of)) {
+    const Pair now = of;
+    of.advance();
+    begin_sums(dk, ds, now.first());
+    begin_q(of);
+    warpgroup_wait<1>();
     settle(ds);
+    release(now.first());
+    release(now.second());
+    begin_d_out(of);
+    warpgroup_wait<1>();
+    warpgroup_settle(scores);
+    differentiate();
   }
+  begin_sums(dk, ds, of.first());
+  warpgroup_wait<0>();
+  settle(ds);
   warpgroup_settle(dk);
   warpgroup_settle(dv);
   release(of.first());
@@ -884,35 +910,37 @@ tma_attention_backward(const __grid_constant__ TensorMap q_map, const __grid_con
     const Element* __restrict__ out, const Element* __restrict__ d_out, const float* __restrict__ lse,
     const unsigned long long* __restrict__ mask, const float* __restrict__ scale, const int* __restrict__ band, Element*, Element*, Element* dq) {
   SPARSEGEN_DYNAMIC_SHARED(unsigned char, memory);
-  Memory& shared = *reinterpret_cast<Memory*>(memory + kMemoryAt);
+  Memory* const memories = reinterpret_cast<Memory*>(memory + kRings * kMemoryAt);
   const unsigned warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-  const Shape shape{batch, kv_heads, group, queries, keys, shared.band};
+  const Shape shape{batch, kv_heads, group, queries, keys, memories->band};
   const LiveBlocks live{shape, mask, element_masks, head_masks, mask_ranks};
   const Order tiles{shape, order};
   if (threadIdx.x == 0) {
-    shared.init();
-    shared.band = Band{band[0], band[1], band[2]};
+    for (int i = 0; i < kRings; ++i) memories[i].init();
+    memories->band = Band{band[0], band[1], band[2]};
     barrier_init_fence();
   }
   __syncthreads();
-  prepare_rows(shape, out, d_out, lse, row_values, *scale);
   live.find_ranks();
   grid_sync(counters);
   if (tiles.is_sorted()) {
     sort_tiles(shape, live, tiles, order, reinterpret_cast<unsigned*>(memory + kStagesAt));
     fence_shared_for_tensor_cores();
-    grid_sync(counters);
   }
+  prepare_rows(shape, out, d_out, lse, row_values, *scale);
+  grid_sync(counters);
   if (warp >= kProducer / 32) {
     give_registers<24>();
-    if (warp == kProducer / 32) {
+    if (warp - kProducer / 32 < kRings) {
       fence_before_bulk_reads();
-      Producer producer{memory, shared, q_map, k_map, v_map, d_out_map, shape, live, row_values};
-      producer.load_all(tiles, counters + 1);
+      const unsigned ring = warp - kProducer / 32;
+      Producer producer{memory + ring * kMemoryAt, memories[ring], q_map, k_map, v_map, d_out_map, shape, live, row_values};
+      producer.load_all(tiles, static_cast<int>(blockIdx.x + ring * gridDim.x), counters + 1);
     }
   } else {
     take_registers<240>();
-    Consumer consumer{memory, shared, warp / 4, shape, tiles, dk_map, dv_map, dq_map, row_values, dq_sums, scale};
+    const unsigned ring = 0;
+    Consumer consumer{memory + ring * kMemoryAt, memories[ring], ring, warp / 4, shape, tiles, dk_map, dv_map, dq_map, row_values, scale};
     consumer.compute_all();
   }
 }

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsegen.integrations.torch.calls import call_plans, devices
+from sparsegen import backends
+from sparsegen.integrations.torch.calls import call_plans, column_sums, devices
 from sparsegen.integrations.torch.calls import prepared as prepared_module
+from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared import Prepared
 from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
 from sparsegen.operators import Epilogue
+from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher
 
 STREAM = 0
@@ -70,6 +73,7 @@ class Operator:
             launching=threading.Lock(),
             gather_from=self._gather,
             packed=SimpleNamespace(nnz=pattern.nnz),
+            executor=shared_executor(backends.emulator_device()),
         )
 
     def update_values(self, values: torch.Tensor) -> None:
@@ -129,7 +133,19 @@ def launched_on_cpu(monkeypatch: Any) -> Launches:
     ) -> Prepared:
         return Prepared(Operator(launches, self, product, tokens, like.dtype, epilogue))
 
-    device = SimpleNamespace(backend="cuda", index=-1)
+    def may_be_idle(module: Any, bind: str) -> None:
+        made = getattr(module, bind)
+
+        def bound(*what: Any) -> Any:
+            launch = made(*what)
+            return lambda *given: None if launches.is_idle else launch(*given)
+
+        monkeypatch.setattr(module, bind, bound)
+
+    may_be_idle(call_plans, "bind_transposes")
+    may_be_idle(column_sums, "bind_column_sums")
+    monkeypatch.setattr(calls, "known", {})
+    device = backends.emulator_device()
     monkeypatch.setattr(SparsePattern, "_prepare", prepare)
     monkeypatch.setitem(devices._gpus, torch.device("cpu"), device)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: launches.stream, raising=False)

@@ -105,6 +105,64 @@ def test_masks_of_scores_are_made_inside_of_a_graph() -> None:
         assert torch.equal(out, attend())
 
 
+def made_masks(scores: Any, ids: Any, parents: Any) -> dict[str, Any]:
+    """Every way of making masks, from tensors whose contents may change."""
+    mask = masks.topk_blocks(scores, 3, BLOCK)
+    counts, indices = masks.to_counts(mask)
+    shape = mask.shape
+    q = scores.repeat_interleave(16, -1).half()
+    found, partial = masks.document_blocks(ids, BLOCK)
+    return {
+        "largest": mask,
+        "largest of heads": masks.topk_blocks(scores, 0.3, BLOCK, per="head"),
+        "share": masks.top_p_blocks(scores, 0.7, BLOCK),
+        "threshold": masks.threshold_blocks(scores, 0.1, BLOCK),
+        "thresholds": masks.threshold_blocks(scores, scores.mean(-1, keepdim=True), BLOCK),
+        "pooled": masks.topk_blocks(masks.pooled_scores(q, q, 2, pooling="max"), 0.5, BLOCK),
+        "dilated": masks.dilated(mask, (1, 2)),
+        "union": masks.union_of_group(mask, 2),
+        "window": masks.window_blocks(shape, BLOCK, causal=True, window=100, sinks=70, device=ids.device)
+        & mask,
+        "documents": found,
+        "places": masks.from_elements(ids[:, None] == ids, BLOCK),
+        "numbers": partial.numbers,
+        "tree": masks.tree_blocks(parents, 100, BLOCK)[0],
+        "elements": masks.tree_blocks(parents, 100, BLOCK)[1],
+        "listed": masks.from_counts(counts, indices, mask.block, shape) | mask,
+    }
+
+
+def test_every_way_of_making_masks_is_captured_and_equals_pytorch_s() -> None:
+    """Graphs follow what lies in the tensors; the host's PyTorch makes the same masks."""
+    scores = torch.zeros(BATCH, HEADS, 6, 10, device="cuda")
+    ids, parents = (
+        torch.zeros(600, dtype=torch.int64, device="cuda"),
+        torch.zeros(40, dtype=torch.int64, device="cuda"),
+    )
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        made_masks(scores, ids, parents)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        kept = made_masks(scores, ids, parents)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        scores.normal_()
+        ids.copy_(torch.randint(-1, 6, (600,)).sort().values)
+        parents.copy_(torch.tensor([int(torch.randint(-1, max(1, at), ())) for at in range(40)]))
+        parents[0] = -1
+        graph.replay()
+        torch.cuda.synchronize()
+        right = made_masks(scores.cpu(), ids.cpu(), parents.cpu())
+        for name, found in kept.items():
+            own, other = (
+                one.words.view(torch.int64) if isinstance(one, BlockMaskTensor) else one
+                for one in (found, right[name])
+            )
+            assert torch.equal(own.cpu(), other), name
+
+
 def test_compiled_whole() -> None:
     def attend(q: Any, k: Any, v: Any, live: Any) -> Any:
         return block_attention(q, k, v, BlockMaskTensor.from_blocks(live, BLOCK), causal=True).relu()

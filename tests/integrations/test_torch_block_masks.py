@@ -92,6 +92,23 @@ def test_operators_are_what_they_say(place: str) -> None:
     torch.library.opcheck(torch.ops.sparsegen.pack_block_mask, (torch.from_numpy(LIVE),))
     state = torch.tensor([1, 2], dtype=torch.int64)
     torch.library.opcheck(torch.ops.sparsegen.draw_block_mask, (state, 5, 70, 0.5, "exact_rows"))
+    operators, words = torch.ops.sparsegen, tensor().words
+    scores, ids = torch.randn(2, 5, 70), torch.arange(70) // 9
+    counts, indices = (part.int() for part in to_counts(tensor()))
+    torch.library.opcheck(operators.pack_largest_blocks, (scores, "rows", 3))
+    torch.library.opcheck(operators.pack_share_of_rows, (scores, 0.5))
+    torch.library.opcheck(operators.pack_from_threshold, (scores, scores[:, :1], 0.0))
+    torch.library.opcheck(operators.pack_dilated_union, (words[None], 37, 70, 1, 2, 1))
+    torch.library.opcheck(operators.pack_both_masks, (words, words[None], 37, 70, True))
+    torch.library.opcheck(operators.pack_listed_blocks, (counts, indices, None, None, 70))
+    torch.library.opcheck(operators.pack_window, ([90, 140, 16, 32, -9, 0, 1], torch.device("cpu")))
+    torch.library.opcheck(operators.mark_branches, (torch.arange(-1, 6), 9))
+    q, k = torch.randn(1, 4, 40, 8), torch.randn(1, 2, 50, 8)
+    torch.library.opcheck(operators.pooled_block_scores, (q, k, 16, 16, "max", 0.5))
+    # Bits of blocks without partial places are not written.
+    kinds = "test_schema", "test_autograd_registration"
+    torch.library.opcheck(operators.document_blocks, (ids, ids, 16, 16), test_utils=kinds)
+    torch.library.opcheck(operators.mark_places, (ids[:, None] == ids, 16, 16, True))
 
 
 def test_bsr() -> None:
@@ -105,7 +122,7 @@ def test_bsr() -> None:
         from_torch_bsr(torch.ones(4, 4))
 
 
-def test_counts_and_indices() -> None:
+def test_counts_and_indices(place: str) -> None:
     mask = tensor()
     counts, indices = to_counts(mask)
     expected = block_mask_formats.to_counts(mask.to_host())
@@ -143,7 +160,7 @@ def test_several_masks_are_made_together(place: str) -> None:
         dsd(x, x, BlockMaskTensor.from_blocks(torch.ones(2, 10, 9, dtype=torch.bool), 16, SHAPE))
 
 
-def test_masks_put_together() -> None:
+def test_masks_put_together(place: str) -> None:
     live = several()
     first, second = (BlockMaskTensor.from_blocks(one, BLOCK, SHAPE) for one in (live[0], live[1, 0]))
     assert torch.equal((first | second).blocks(), live[0] | live[1, 0])
@@ -154,7 +171,7 @@ def test_masks_put_together() -> None:
         first | BlockMaskTensor.from_blocks(live[0, 0], BLOCK)
 
 
-def test_formats_of_several_masks() -> None:
+def test_formats_of_several_masks(place: str) -> None:
     masks = BlockMaskTensor.from_blocks(several(), (16, 32))
     counts, indices = to_counts(masks)
     assert counts.shape == (2, 3, 37) and indices.shape == (2, 3, 37, 70)
@@ -209,7 +226,7 @@ def test_flex_attention() -> None:
     torch.testing.assert_close(flex_attention.flex_attention(q, q, q, block_mask=flex), expected)
 
 
-def test_masks_that_flex_attention_makes() -> None:
+def test_masks_that_flex_attention_makes(place: str) -> None:
     causal = flex_attention.create_block_mask(
         lambda b, h, q, kv: q >= kv, 2, 3, 200, 300, device="cpu", BLOCK_SIZE=(32, 64)
     )

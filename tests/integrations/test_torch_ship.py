@@ -279,7 +279,10 @@ class Attending(nn.Module):
 
     def forward(self, x: Tensor, scores: Tensor) -> Tensor:
         q, k, v = self.qkv(x).reshape(1, 64, 3, 2, 64).permute(2, 0, 3, 1, 4)
-        mask = masks.topk_blocks(scores, 2, (16, 16))
+        mask = masks.topk_blocks(scores, 2, (16, 16)) & masks.window_blocks((64, 64), 16, causal=True)
+        pooled = masks.pooled_scores(q, k, 16)
+        more = masks.top_p_blocks(pooled, 0.4, 16)[0] & masks.threshold_blocks(pooled, 0.0, 16)[0]
+        mask = masks.union_of_group(masks.dilated(more, (0, 1)) | mask, 2)
         out, lse = block_attention(q, k, v, mask, causal=True, return_lse=True)
         return block_attention(out, k, v, softcap=5.0) + lse[..., None].exp().half()
 

@@ -149,5 +149,5 @@ def test_streams_are_hardly_longer_than_their_codes() -> None:
 
 def test_codes_of_four_bits_come_in_pairs() -> None:
     codes, source = np.array([1, 15, 7], dtype=np.uint8), np.array([0, -1, 2, 1], dtype=np.int32)
-    np.testing.assert_array_equal(stored_codes(codes, source, 4), [0x81, 0xF7])
+    np.testing.assert_array_equal(stored_codes(codes, source, Unit(bits=8, codes=2)), [0x81, 0xF7])
     np.testing.assert_array_equal(stored_codes(codes, source, Unit(8)), [1, 0, 7, 15])

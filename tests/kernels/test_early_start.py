@@ -28,7 +28,8 @@ from sparsegen.testing.variants import Variant, sample
 
 EARLY = [
     *("bitmap_spmm", "halo_conv", "halo_conv_weights", "tma_attention"),
-    *("tma_block_spmm", "tma_dsd", "tma_dsd_transposed", "tma_sdd", "turned_block_spmm"),
+    *("tma_block_dsd", "tma_block_dsd_transposed", "tma_block_sdd", "tma_block_spmm"),
+    *("tma_dsd", "tma_dsd_transposed", "tma_sdd", "turned_block_spmm"),
 ]
 WAIT, LET = "wait_for_kernel_before() {\n", "let_next_kernel_begin() {\n"
 BOOKS = """

@@ -12,6 +12,7 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
+from sparsegen.kernels.network.bank_order import balanced_teams, steps_apart
 from sparsegen.kernels.network.resident_slices import Shape, resident_slices
 from sparsegen.kernels.network.staged_slices import NONE
 from sparsegen.operators import DType, Readout, SparseNetworkProblem
@@ -104,7 +105,28 @@ def test_groups_that_read_together_meet_different_banks() -> None:
     np.put_along_axis(kept, columns, True, axis=1)
     matrix = layers_of(kept)
     problem = SparseNetworkProblem(*matrix.shape, 4, DType.FLOAT32)
-    index = resident_slices(problem, matrix, Shape(8, 4, 8, 8)).index[: 512 * 32]
-    kinds = index.reshape(-1, 8, 4).transpose(0, 2, 1).reshape(-1, 8) % 8
+    found = resident_slices(problem, matrix, Shape(8, 4, 8, 8))
+    kinds = found.index[: 512 * 32].reshape(-1, 8, 4).transpose(0, 2, 1).reshape(-1, 8) % 8
     most = np.array([np.bincount(eight, minlength=8).max() for eight in kinds])
-    assert most.mean() < 1.5, "in the order of columns it is 2.6"
+    assert most.mean() < 1.1, "in the order of columns it is 2.6"
+    assert (np.sort(found.rows % 8, axis=1) == np.arange(8)).all(), "they write to different banks too"
+
+
+def test_teams_of_rows_that_lack_some_kinds_have_no_conflicts() -> None:
+    """Rows of a team have all of their neurons of one kind, each of another, and as many in turn as there are steps."""
+    kind = np.repeat(np.arange(8), 4)
+    row = np.repeat(np.arange(8), 4)
+    found = steps_apart(np.zeros(32, np.int64), row, kind, 1, np.array([6]), 8)
+    steps = np.concatenate((found.step, found.left))
+    rows, kinds = np.concatenate((row, found.row)), np.concatenate((kind, found.kind))
+    for step in range(6):
+        assert sorted(rows[steps == step]) == sorted(kinds[steps == step]) == list(range(8))
+
+
+def test_teams_exchange_rows_until_kinds_are_even() -> None:
+    counts = np.repeat(np.eye(8, dtype=np.int64) * 8, 8, axis=0)  # a team's rows are of one kind
+    rows = balanced_teams(counts, np.full(64, 8), 8)
+    assert sorted(rows) == list(range(64))
+    assert counts[rows].reshape(8, 8, 8).sum(axis=1).max() <= 16
+    kept = balanced_teams(counts, np.repeat([8, 16], 32), 8)
+    assert (kept[:32] < 32).all(), "rows are exchanged for others with as many steps"

@@ -120,8 +120,8 @@ def test_split_rows_are_right(
             "for (int i = 1; i < part.count; ++i) {\n      const float4* const from",
         ),
         (
-            "int before = split.begin_of(part, part.number);",
-            "int before = split.begin_of(part, part.number) - (part.number > 0);",
+            "taken = split.begin_of(part, part.number) * kOfBlock",
+            "taken = (split.begin_of(part, part.number) - (part.number > 0)) * kOfBlock",
         ),
         (", counters[kPartCount] = 0", ""),
         ("if (threadIdx.x % 32 == 0) *counter = 0;", ""),

@@ -74,15 +74,38 @@ def outcome(
     ids=str,
 )
 def test_gradients_are_right(
-    passes: int, options: dict[str, Any], emulator_toolchain: EmulatorToolchain
+    passes: int,
+    options: dict[str, Any],
+    emulator_toolchain: EmulatorToolchain,
+    warpgroups: str = "together",
 ) -> None:
-    problem, config = problem_of(**options), FAMILY.config(passes=passes)
+    problem, config = problem_of(**options), FAMILY.config(passes=passes, warpgroups=warpgroups)
     source, nobody = render(FAMILY, problem, config), problem.without_pattern
     kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
     variant = Variant(FAMILY, config, Kind(type(problem), (), ()), (), source)
     run_and_compare(
         variant, kernel, problem, nobody, FAMILY.pack(problem, config, nobody), where=str(problem)
     )
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("passes", PASSES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"masks": "heads", "queries": 300},
+        {"masks": "items", "batch": 2, "span": "causal:100+70", "head_dim": 128, "dtype": "bfloat16"},
+        {"masks": "all", "density": 0.1, "queries": 520, "keys": 64, "order": "tokens"},
+        {"masks": "heads", "partial_blocks": 9, "scores": "softcap", "head_dim": 128, "queries": 300},
+        {"masks": "heads", "partial_blocks": 4, "scores": "alibi", "sinks": "heads"},
+    ],
+    ids=str,
+)
+def test_gradients_by_tiles_of_one_warpgroup_are_right(
+    passes: int, options: dict[str, Any], emulator_toolchain: EmulatorToolchain
+) -> None:
+    test_gradients_are_right(passes, options, emulator_toolchain, "single")
 
 
 @pytest.mark.slow
@@ -161,6 +184,17 @@ def test_one_pass_promises_no_equal_bits() -> None:
 def test_it_refuses_by_name(options: dict[str, Any], reason: str) -> None:
     broken = FAMILY.broken_constraints(problem_of(**options), FAMILY.config(), H100)
     assert any(reason in sentence for sentence in broken)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("block", "tiles"), [("128x128", {"together"}), ("64x64", {"together", "single"})])
+def test_one_pass_is_the_default_and_two_are_beside_it(head_dim: int, block: str, tiles: set[str]) -> None:
+    problem = problem_of(8192, 8192, kv_heads=16, group=1, head_dim=head_dim, block=block, masks="heads")
+    asked = problem, problem.features(problem.without_pattern), H100
+    assert FAMILY.heuristic(*asked) == FAMILY.config(passes=1)
+    others = FAMILY.alternatives(*asked)
+    assert FAMILY.config(passes=2) in others and {other.warpgroups for other in others} == tiles
+    assert all(FAMILY.is_valid(problem, other, H100) for other in others)
 
 
 def test_wide_heads_have_no_single_pass() -> None:

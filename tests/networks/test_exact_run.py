@@ -100,13 +100,10 @@ def test_float64_in_rounds_and_segments(
     counts[:3] = -1, 90, -1
     inputs = Undecided(executor.upload(counts), executor.upload(numbers.astype(np.int32)), 21)
 
-    def downloaded() -> Any:
-        executor.download(inputs.results, counts)
-        return counts
-
-    run.decide(inputs, 90, y, 0, downloaded)
-    assert downloaded()[:3].tolist() == [-1, 90, 0]
-    found = np.flatnonzero(float64_run.lives_of(counts, 110))
+    run.decide(inputs, 90, y, 0)
+    words = run.downloaded(inputs.results, counts.size)
+    assert words[:3].tolist() == [-1, 90, 0]
+    found = np.flatnonzero(float64_run.lives_of(words, 110))
     np.testing.assert_array_equal(found, np.intersect1d(np.flatnonzero(right), numbers))
     assert 0 < found.size < 90
 

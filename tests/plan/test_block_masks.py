@@ -20,7 +20,9 @@ from sparsegen.matrix.bits import packed_rows
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, packed
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, random_words, smallest
 from sparsegen.plan import plain_launcher
-from sparsegen.plan.block_masks import BlockMaskMaker, Given, Largest, as_signed, new_state, scratch_words
+from sparsegen.plan.block_masks import BlockMaskMaker, as_signed, new_state, scratch_words
+from sparsegen.plan.mask_sources import Given, Largest, largest
+from sparsegen.plan.mask_sources import given as given_blocks
 from sparsegen.system.device_memory import Address
 from sparsegen.system.numpy_types import Array
 
@@ -68,7 +70,7 @@ def test_several_masks_in_one_launch(executor: Executor, rows: int, columns: int
     live = np.random.default_rng(rows).random((several, rows, columns)) < 0.4
     made = [packed_rows(one) if given is Given.BITS else one.astype(np.uint8) for one in live]
     source, masks = executor.upload(np.concatenate(made)), executor.allocate(several * layout.nbytes)
-    launch = BlockMaskMaker(layout, executor, several).bind_finish(given)
+    launch = BlockMaskMaker(layout, executor, several).bind(given_blocks(given))
     for _ in range(2):
         executor.fill(masks, 0xFF)
         launch(0, source.address, masks.address)
@@ -96,7 +98,7 @@ def test_largest_scores(executor: Executor, rows: int, columns: int, among: Larg
         np.put_along_axis(expected, order[..., :live], True, axis=-1)
         expected &= lines > -np.inf
         executor.fill(masks, 0xFF)
-        maker.bind_largest(among, live)(0, source.address, masks.address)
+        maker.bind(largest(among, live))(0, source.address, masks.address)
         found = downloaded(executor, masks, several * layout.words).reshape(several, -1)
         for words, blocks in zip(found, expected.reshape(scores.shape), strict=True):
             np.testing.assert_array_equal(words, packed(blocks))
@@ -213,7 +215,7 @@ def test_two_scratch_memories_take_turns(
     executor = Refusing(capability)
     maker = BlockMaskMaker(BlockMaskLayout(70, 90), executor)  # type: ignore[arg-type]
     draws = [maker.bind_draw(MaskDraw(0.5), early=early) for early in (True, False)]
-    finish = maker.bind_finish(Given.BITS)
+    finish = maker.bind(given_blocks(Given.BITS))
     for launch in (draws[0], draws[0], draws[1], finish, draws[0]):
         launch(0, 1, 2)
     executor.refuses = True
@@ -240,7 +242,7 @@ def test_given_masks(executor: Executor, rows: int, columns: int) -> None:
         ):
             executor.fill(mask, 0xFF)
             source = executor.upload(array)
-            maker.bind_finish(given)(0, source.address, mask.address)
+            maker.bind(given_blocks(given))(0, source.address, mask.address)
             np.testing.assert_array_equal(downloaded(executor, mask, layout.words), packed(live))
 
 
@@ -291,11 +293,12 @@ def test_equal_words(emulator_toolchain: EmulatorToolchain, drawn: Drawn) -> Non
     "entry",
     [
         *("draw_bernoulli", "draw_exact_rows", "draw_exact_whole", "finish_bits", "finish_bools"),
-        *("finish_largest_rows", "finish_largest_whole"),
+        *("largest_of_rows", "largest_of_whole"),
     ],
 )
 def test_nothing_out_of_bounds(emulator_toolchain: EmulatorToolchain, entry: str) -> None:
-    compiled = emulator_toolchain.compile_sanitized("plain", entry, SOURCE)
+    source = plain_source("scored_mask.cu") if entry.startswith("largest") else SOURCE
+    compiled = emulator_toolchain.compile_sanitized("plain", entry, source)
     for rows, columns in ((1, 1), (37, 150), (70, 3)):
         layout = BlockMaskLayout(rows, columns)
         live = draw_blocks(layout, MaskDraw(0.5), 4, 0)
@@ -306,7 +309,7 @@ def test_nothing_out_of_bounds(emulator_toolchain: EmulatorToolchain, entry: str
             draw = MaskDraw(0.5, Drawn(entry.removeprefix("draw_")))
             live = draw_blocks(layout, draw, 4, 0)
             given = [as_signed(draw.amount(layout)), int(rows < 70), np.array([4, 0], dtype=np.uint64)]
-        if entry.startswith("finish_largest"):  # as many as live, scored so
+        if entry.startswith("largest"):  # as many as live, scored so
             live[:] = np.arange(columns) < (columns + 1) // 2
             kept = int(live.sum()) if entry.endswith("whole") else int(live[0].sum())
             given = [kept, live.astype(np.float32)]

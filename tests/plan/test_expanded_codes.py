@@ -11,6 +11,9 @@ import sparsegen
 from sparsegen import backends
 from sparsegen.backends.executor import Executor
 from sparsegen.errors import OperandError
+from sparsegen.kernels.base import AnyFamily
+from sparsegen.kernels.config import Config
+from sparsegen.kernels.quantized import quantized_sparse_mma_spmm
 from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, Quantization, QuantizedSpmmProblem, ScaleGroup, ValueType, quantized_as
@@ -53,25 +56,47 @@ def drifting() -> CsrMatrix:
 def test_weights_have_equal_bits(
     executor: Executor, rounding: Quantization, dtype: DType, config: QuantizedStreamConfig
 ) -> None:
+    for name in ("odd_shape", "empty_rows", "aligned_shape", "no_nonzeros"):
+        require_equal_bits(executor, FAMILY, config, rounding, dtype, matrices()[name])
+    require_equal_bits(executor, FAMILY, config, rounding, dtype, drifting())
+
+
+@pytest.mark.parametrize(("rounding", "dtype"), [pair for pair in ROUNDINGS if pair[0].symmetric], ids=str)
+def test_weights_of_two_in_four_columns(executor: Executor, rounding: Quantization, dtype: DType) -> None:
+    """Matrices of one layer, and full ones, which have two, are expanded."""
+    some = np.random.default_rng(0).standard_normal((70, 300)).astype(np.float32)
+    for matrix in (csr(some * (np.arange(300) % 4 < 2)), csr(some), matrices()["odd_shape"]):
+        family = quantized_sparse_mma_spmm.FAMILY
+        require_equal_bits(
+            executor, family, quantized_sparse_mma_spmm.QuantizedSparseMmaConfig(), rounding, dtype, matrix
+        )
+
+
+def require_equal_bits(
+    executor: Executor,
+    family: AnyFamily,
+    config: Config,
+    rounding: Quantization,
+    dtype: DType,
+    matrix: CsrMatrix,
+) -> None:
     toolchain = backends.toolchain(executor.device)
-    names = ("odd_shape", "empty_rows", "aligned_shape", "no_nonzeros")
-    for matrix in (*(matrices()[name] for name in names), drifting()):
-        made = quantized_as(rounding, matrix, dtype)
-        problem = QuantizedSpmmProblem(
-            *matrix.shape, 8, dtype, value_type=rounding.value_type, scale_group=rounding.group,
-            symmetry=rounding.symmetry,
-        )  # fmt: skip
-        compiled = compile_variant(config, problem, toolchain)
-        packed = pack(FAMILY, problem, config, made.codes, executor)
-        variant = BoundVariant(compiled, packed, executor)
-        expand = ExpandedCodes(variant, made.scales, made.zero_points)
-        found = expand.weights()
-        expected = dtype.to_storage(made.dequantized().to_dense()).view(np.uint16)
-        expected = np.where(expected == 0x8000, 0, expected)
-        np.testing.assert_array_equal(np.where(found == 0x8000, 0, found), expected)
+    made = quantized_as(rounding, matrix, dtype)
+    problem = QuantizedSpmmProblem(
+        *matrix.shape, 8, dtype, value_type=rounding.value_type, scale_group=rounding.group,
+        symmetry=rounding.symmetry,
+    )  # fmt: skip
+    compiled = compile_variant(config, problem, toolchain)
+    packed = pack(family, problem, config, made.codes, executor)
+    variant = BoundVariant(compiled, packed, executor)
+    expand = ExpandedCodes(variant, made.scales, made.zero_points)
+    found = expand.weights()
+    expected = dtype.to_storage(made.dequantized().to_dense()).view(np.uint16)
+    expected = np.where(expected == 0x8000, 0, expected)
+    np.testing.assert_array_equal(np.where(found == 0x8000, 0, found), expected)
 
 
 def test_other_families_are_refused(executor: Executor) -> None:
     operator = sparsegen.prepare(drifting(), n=4, family="csr_spmm", device="emulator")
-    with pytest.raises(OperandError, match="quantized_stream_spmm packed"):
+    with pytest.raises(OperandError, match="a family of quantized_spmm packed"):
         ExpandedCodes(operator.launcher.prepared, np.zeros((1, 64)), None)

@@ -25,6 +25,8 @@ SIZES = [
     ((7, 33), (3, 5)),  # blocks that cut vectors and groups of rows
     ((3, 200), (16, 64)),
     ((1, 1), (16, 16)),
+    ((20, 44), (16, 32)),  # rows that narrower vectors divide
+    ((20, 42), (16, 32)),
     ((130, 2100), (1, 4)),  # more columns than a thread block takes, more blocks than a word has bits
 ]
 SCALE = 1.25
@@ -93,10 +95,13 @@ def test_vectors_where_nothing_cuts_them() -> None:
         (WhereLive((16, 64), (16, 32), DType.FLOAT16), 8),
         (WhereLive((16, 64), (16, 32), DType.FLOAT32), 4),
         (WhereLive((16, 64), (16, 4), DType.FLOAT32), 4),
-        (WhereLive((16, 64), (16, 4), DType.FLOAT16), 1),
-        (WhereLive((16, 66), (16, 32), DType.FLOAT16), 1),
+        (WhereLive((16, 64), (16, 4), DType.FLOAT16), 4),
+        (WhereLive((16, 66), (16, 32), DType.FLOAT16), 2),
+        (WhereLive((16, 2500), (16, 32), DType.BFLOAT16), 4),
+        (WhereLive((16, 66), (16, 32), DType.FLOAT32), 2),
         (WhereLive((16, 64), (16, 32), DType.FLOAT16, strides=(72, 65)), 1),
-        (WhereLive((16, 64), (16, 32), DType.FLOAT16, is_aligned=False), 1),
+        (WhereLive((16, 64), (16, 32), DType.FLOAT16, aligned=8), 4),
+        (WhereLive((16, 64), (16, 32), DType.FLOAT16, aligned=2), 1),
     ):
         assert what.width == width, what
 

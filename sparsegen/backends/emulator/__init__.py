@@ -12,6 +12,8 @@ import os
 
 from sparsegen.kernels.base import Device
 
+CORES = os.cpu_count() or 1
+
 
 def device(index: int = 0) -> Device:
     """The CPU in the guise of an H100, so that families declare the same configs valid on both.
@@ -24,7 +26,7 @@ def device(index: int = 0) -> Device:
         name="emulator (CPU)",
         backend="emulator",
         compute_capability=(9, 0),
-        multiprocessors=os.cpu_count() or 1,
+        multiprocessors=CORES,
         shared_memory_per_block=232448 - 1024,
         shared_memory_per_multiprocessor=233472,
         l2_bytes=50 << 20,

@@ -123,6 +123,37 @@ void mma_16bit(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2], 
     });
 }
 
+/// What a lane brings to a product whose left matrix has two elements of every four: of 32 columns four registers of `a`,
+/// the metadata that says which columns these are, and four registers of `b`.
+struct LaneOfSparseProduct {
+  LaneOfProduct product;  // the first member: lanes of it are found by their stride
+  unsigned metadata;
+};
+
+/// mma.sp::ordered_metadata.m16n8k32 of half or bfloat16 elements, added up in float. Metadata come from lanes 2 · selector
+/// and the next of each quad: of 16 columns two bits for each element, of row lane / 4 in the low half, of row lane / 4 + 8 in
+/// the high one; the two numbers of four columns rise.
+template <class T>
+void mma_sparse_16bit(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[4], unsigned metadata,
+                      unsigned selector, int line = __builtin_LINE()) {
+    together(LaneOfSparseProduct{{a, b, &sum}, metadata}, line, [&](const LaneOfSparseProduct* lanes) {
+        LaneOfProduct plain[kWarpSize];
+        for (unsigned lane = 0; lane < kWarpSize; ++lane) plain[lane] = lanes[lane].product;
+        const auto left = [&](unsigned row, unsigned k) {
+            const unsigned half = k / 16, four = k % 16 / 4, first = row % 8 * 4;
+            const unsigned places = lanes[first + selector * 2 + half].metadata >> (row / 8 * 16 + four * 4) & 0xFu;
+            if ((places & 3u) >= places >> 2) fault("line %d: mma.sp: the metadata of four columns do not rise", line);
+            const unsigned word = lanes[first + four].product.a[half * 2 + row / 8];
+            if ((places & 3u) == k % 4) return element_of<T>(word, 0);
+            return places >> 2 == k % 4 ? element_of<T>(word, 1) : 0.0;
+        };
+        const auto right = [&](unsigned k, unsigned column) {
+            return element_of<T>(lanes[column * 4 + k % 8 / 2].product.b[k / 8], k % 2);
+        };
+        WarpFactors<32, 1>::multiply(plain, left, right);
+    });
+}
+
 /// A TF32 element: a float whose 13 lowest bits are dropped.
 struct Tf32 {
     unsigned bits;

@@ -36,6 +36,10 @@ T reduce(unsigned mask, T value, int line, Pick pick) {
 
 }  // namespace sparsegen::emulator
 
+inline int __reduce_add_sync(unsigned mask, int value, int line = __builtin_LINE()) {
+    return sparsegen::emulator::reduce(mask, value, line, [](int a, int b) { return a + b; });
+}
+
 inline int __reduce_max_sync(unsigned mask, int value, int line = __builtin_LINE()) {
     return sparsegen::emulator::reduce(mask, value, line, [](int a, int b) { return std::max(a, b); });
 }

@@ -3,42 +3,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "code_number.cuh"
 #include "row_parts.cuh"
 
 constexpr int kTiles = 4, kTileSide = 32, kStepColumns = kTiles * kTileSide;  // of a warp in a step
-
-// A code, and the unit of the stream that a bit of a mask stands for: one or two of them.
-struct Int4 {
-  static constexpr int kBits = 4, kOfUnit = 1;
-  static __device__ __forceinline__ float number(unsigned code) { return static_cast<float>(code) - 8.0f; }
-};
-
-struct Int4Pairs : Int4 {
-  static constexpr int kOfUnit = 2;
-};
-
-struct Int8 {
-  static constexpr int kBits = 8, kOfUnit = 1;
-  static __device__ __forceinline__ float number(unsigned code) { return static_cast<float>(code) - 128.0f; }
-};
-
-struct E4m3 {
-  static constexpr int kBits = 8, kOfUnit = 1;
-
-  // Exponent and fraction at a float's places make a number that is 2^120 times too small.
-  static __device__ __forceinline__ float number(unsigned code) {
-    const float size = __uint_as_float((code & 0x7fu) << 20) * 0x1p120f;
-    return code & 0x80u ? -size : size;
-  }
-};
-
-struct Float16 {
-  static __device__ __forceinline__ unsigned bits(float x) { return __half_as_ushort(__float2half_rn(x)); }
-};
-
-struct Bfloat16 {
-  static __device__ __forceinline__ unsigned bits(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
-};
 
 // A warp goes along a stream as the kernel does, and writes the 32 x 32 weights of tile after tile: a lane four rows' eight
 // neighbouring columns. scales and zero_points are [groups, m]; without the latter zero is the code of zero.

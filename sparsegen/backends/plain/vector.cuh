@@ -15,10 +15,10 @@ __device__ __forceinline__ __nv_bfloat16 times(__nv_bfloat16 x, float scale) {
   return __float2bfloat16_rn(__bfloat162float(x) * scale);
 }
 
-// The same without types, so that what is only moved stays in whole registers: 16 bytes, or one element.
+// The same without types, so that what is only moved stays in whole registers; a single element as it is.
 template <class T, int kWidth>
 struct Moved {
-  using Type = Vector<unsigned, 4>;
+  using Type = Vector<unsigned, sizeof(T) * kWidth / sizeof(unsigned)>;
 };
 
 template <class T>

@@ -66,8 +66,13 @@ __device__ __forceinline__ void copy_live(const Sizes& size, bool fills_dead, fl
   }
 
 SPARSEGEN_WHERE_LIVE(where_live_float32_4, float, 4)
+SPARSEGEN_WHERE_LIVE(where_live_float32_2, float, 2)
 SPARSEGEN_WHERE_LIVE(where_live_float32_1, float, 1)
 SPARSEGEN_WHERE_LIVE(where_live_float16_8, __half, 8)
+SPARSEGEN_WHERE_LIVE(where_live_float16_4, __half, 4)
+SPARSEGEN_WHERE_LIVE(where_live_float16_2, __half, 2)
 SPARSEGEN_WHERE_LIVE(where_live_float16_1, __half, 1)
 SPARSEGEN_WHERE_LIVE(where_live_bfloat16_8, __nv_bfloat16, 8)
+SPARSEGEN_WHERE_LIVE(where_live_bfloat16_4, __nv_bfloat16, 4)
+SPARSEGEN_WHERE_LIVE(where_live_bfloat16_2, __nv_bfloat16, 2)
 SPARSEGEN_WHERE_LIVE(where_live_bfloat16_1, __nv_bfloat16, 1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from sparsegen.backends.executor import Buffer
-from sparsegen.backends.plain import THREADS, compiled_kernels
+from sparsegen.backends.plain import THREADS
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.kernels.launch import Launch
+from sparsegen.plan.plain_launcher import plain_launchers
 
 
 class DenseMatrix:
@@ -14,7 +15,7 @@ class DenseMatrix:
     def __init__(self, bench: Workbench) -> None:
         self._bench, executor, matrix = bench, bench.executor, bench.matrix
         entry = f"scatter_{8 * bench.problem.dtype.itemsize}"
-        (self._kernel,) = compiled_kernels(executor, ("dense.cu", entry))
+        (self._kernel,) = plain_launchers(executor, "dense.cu", entry)
         arrays = (matrix.row_offsets, matrix.column_indices, bench.encoded)
         self._arrays = [executor.upload(array) for array in arrays]
 
@@ -24,6 +25,7 @@ class DenseMatrix:
         dense = executor.allocate(m * k * self._bench.problem.dtype.itemsize)
         executor.fill(dense, 0)
         strides = (k, 1) if by_rows else (1, m)
-        executor.launch(self._kernel, Launch((m, 1, 1), (THREADS, 1, 1)), [*strides, *self._arrays, dense])
+        launch = Launch((m, 1, 1), (THREADS, 1, 1))
+        self._kernel.bind(launch, *strides, *self._arrays, dense)(0)  # on the default stream, as the fill
         executor.synchronize()
         return dense

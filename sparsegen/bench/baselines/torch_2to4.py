@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
 from sparsegen.backends.executor import Executor
 from sparsegen.bench.baseline.baseline import (
     Implementation,
@@ -16,10 +14,9 @@ from sparsegen.bench.baseline.baseline import (
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, import_torch, nbytes, to_tensor
 from sparsegen.bench.results.results import Kind
-from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
+from sparsegen.matrix.two_four import is_two_four
 from sparsegen.operators import DType, Layout, Problem, SpmmProblem
-from sparsegen.system.integers import ceil_div
 
 
 class Torch2to4(TorchBaseline):
@@ -45,7 +42,7 @@ class Torch2to4(TorchBaseline):
         return {**versions, "cusparselt": str(torch.backends.cusparselt.version())}
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
-        if not is_2to4(bench.matrix):
+        if not is_two_four(bench.matrix):
             raise UnsupportedError("some four neighbours in a row hold more than two nonzeros")
         torch, problem = import_torch(), bench.problem_as(SpmmProblem)
         b = to_tensor(bench.operand("b"), problem.dtype)
@@ -64,14 +61,6 @@ class Torch2to4(TorchBaseline):
         yield Implementation(
             "cuSPARSELt, default algorithm", run, result.clear, result.read, elapsed, nbytes(sparse.packed)
         )
-
-
-def is_2to4(matrix: CsrMatrix) -> bool:
-    """True if every aligned four columns of every row hold at most two nonzeros."""
-    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.row_offsets))
-    fours = rows * ceil_div(matrix.shape[1], 4) + matrix.column_indices // 4
-    # Sorted as CSR is, so that three of one four stand next to each other.
-    return not bool(np.any(fours[2:] == fours[:-2]))
 
 
 BASELINES = (Torch2to4(),)

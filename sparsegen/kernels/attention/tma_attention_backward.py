@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparsegen.kernels.attention.block_attention import (
     ROW_BYTES,
@@ -23,15 +23,16 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionBackwardProblem, TokenOrder
 from sparsegen.system.integers import ceil_div, round_up
 
-NARROW, TILE, WIDE_TILE = 128, 128, 64  # keys or queries of a tile, up to 128 columns and above
+NARROW, TILE, SMALL_TILE = 128, 128, 64  # columns from which on heads are wide; keys or queries of a tile
 STEP = 64  # queries or keys of a stage, rows of a box
 HEAD_DIMS = (64, 128, 192, 256)
 NARROWER_VALUES = (192, 128)  # columns of Q and K, and of V, where they differ
 STEPS_AHEAD = {64: 4, 128: 3, 192: 3, 256: 2}  # pairs of stages, by head_dim
 NOTES_BYTES = 3 * 1024  # barriers, values of rows, what the producer says of stages
+STAGE_NOTES_BYTES = 768  # of a pair, where they are many
 COUNTER_BYTES = 64
 FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
-REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.43, (2, 128): 0.61}  # fraction of the tensor cores' rate
+REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.45, (2, 128): 0.65}  # fraction of the tensor cores' rate
 PRODUCTS = {1: 5, 2: 7}  # products for each live place
 WIDE_PRODUCTS = 11  # where both warpgroups compute the scores of the same rows
 START_US, TILE_US = 10.0, 3.0
@@ -45,6 +46,12 @@ class TmaAttentionBackwardConfig(Config):
         2,
         (1, 2),
         "1: dQ is added up in the L2, in any order; 2: a second pass over the queries computes it",
+        packs=True,
+    )
+    warpgroups: str = tunable(
+        "together",
+        ("together", "single"),
+        "whether two warpgroups share a tile of keys or queries, or each has its own of 64, and stages of its own",
         packs=True,
     )
 
@@ -102,6 +109,10 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             config.passes == 2 or problem.head_dim <= NARROW,
             f"sums of one pass (head_dim {problem.head_dim}) fit the registers up to {NARROW} columns",
         )
+        yield Constraint(
+            config.warpgroups == "together" or problem.head_dim <= NARROW,
+            f"two rings of stages (head_dim {problem.head_dim}) fit shared memory up to {NARROW} columns",
+        )
         needed = self._shared_bytes(problem, config) if problem.head_dim in HEAD_DIMS else 0
         yield from device_constraints(device, needed)
 
@@ -117,8 +128,8 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             **option_constants(problem),
             "query_block": problem.block.rows if problem.has_mask else TILE,
             "key_block": problem.block.columns if problem.has_mask else TILE,
-            "tile": self._tile(problem),
-            "pairs": STEPS_AHEAD[problem.head_dim],
+            "tile": self._tile(problem, config),
+            "pairs": self._steps_ahead(problem, config),
             "tokens_first": problem.order is TokenOrder.TOKENS,
         }
 
@@ -155,7 +166,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             "counters": COUNTER_BYTES,
             "row_values": 2 * 4 * rows,
             "dq_sums": 4 * rows * problem.head_dim if config.passes == 1 else 16,
-            "tile_order": 4 * sum(self._tiles(problem, config)),
+            "tile_order": 4 * (sum(self._tiles(problem, config)) + problem.batch * problem.kv_heads),
             "mask_ranks": masks_bytes,
         }
         return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=scratch)
@@ -173,14 +184,28 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     def heuristic(
         self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
     ) -> TmaAttentionBackwardConfig:
-        """Two passes: equal bits on every call, and at most a fifth slower; a search may find one pass faster."""
-        return self.config_type(passes=2)
+        """The form that should be faster; of two passes where equal bits are wanted, dispatch takes an alternative."""
+        return self._forms(problem, features, device)[0]
 
     def alternatives(
         self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
     ) -> tuple[TmaAttentionBackwardConfig, ...]:
-        """One pass, whose sums of dQ in the L2 come in any order."""
-        return (self.config_type(passes=1),) if problem.head_dim <= NARROW else ()
+        """The other number of passes; for blocks of fewer keys than a tile has, tiles of one warpgroup too."""
+        forms = self._forms(problem, features, device)
+        is_small = problem.has_mask and problem.block.columns < TILE and problem.head_dim <= NARROW
+        return (*forms[1:], *(replace(form, warpgroups="single") for form in forms if is_small))
+
+    def _forms(
+        self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
+    ) -> list[TmaAttentionBackwardConfig]:
+        """One pass and two, as far as sums fit the registers: the faster one first."""
+        typical = device.typical_rated
+        forms = [
+            self.config_type(passes=passes)
+            for passes in PRODUCTS
+            if passes == 2 or problem.head_dim <= NARROW
+        ]
+        return sorted(forms, key=lambda form: self.analytic_us(problem, features, form, typical))
 
     def analytic_us(
         self,
@@ -206,22 +231,33 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     @staticmethod
     def _tiles(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> tuple[int, int]:
         """Tiles of keys, and of queries."""
-        tile = TmaAttentionBackward._tile(problem)
+        tile = TmaAttentionBackward._tile(problem, config)
         of_keys = problem.batch * problem.kv_heads * ceil_div(problem.keys, tile)
         of_queries = problem.batch * problem.heads * ceil_div(problem.queries, tile)
         return of_keys, of_queries if config.passes == 2 else 0
 
     @staticmethod
-    def _tile(problem: BlockAttentionBackwardProblem) -> int:
+    def _tile(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> int:
         """Keys or queries of a tile; of wide heads warpgroups share 64, and halve the gradients' columns."""
-        return TILE if problem.head_dim <= NARROW else WIDE_TILE
+        return TILE if problem.head_dim <= NARROW and config.warpgroups == "together" else SMALL_TILE
+
+    @staticmethod
+    def _steps_ahead(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> int:
+        """Pairs of stages of a ring; two rings of 128 columns have room for two each."""
+        ahead = STEPS_AHEAD[problem.head_dim]
+        return min(ahead, 2) if config.warpgroups == "single" and problem.head_dim > STEP else ahead
 
     @staticmethod
     def _shared_bytes(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> int:
-        ahead, row = STEPS_AHEAD[problem.head_dim], problem.head_dim * problem.dtype.itemsize
-        held, stages = 2 * TmaAttentionBackward._tile(problem) * row, 2 * ahead * STEP * row
-        gradients = 2 * TILE * TILE if config.passes == 1 else 0
-        return held + stages + gradients + NOTES_BYTES
+        ahead, row = (
+            TmaAttentionBackward._steps_ahead(problem, config),
+            problem.head_dim * problem.dtype.itemsize,
+        )
+        tile, rings = TmaAttentionBackward._tile(problem, config), 2 if config.warpgroups == "single" else 1
+        held, stages = 2 * tile * row, 2 * ahead * STEP * row
+        gradients = 2 * tile * TILE if config.passes == 1 else 0
+        notes = max(NOTES_BYTES, rings * ahead * STAGE_NOTES_BYTES)
+        return rings * (held + stages + gradients) + notes
 
 
 FAMILY = TmaAttentionBackward()

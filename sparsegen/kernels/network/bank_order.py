@@ -1,64 +1,191 @@
-"""Orders of weights in which those that are read together meet different banks of shared memory: NumPy only."""
+"""Orders of weights in which those that are read together meet different banks of shared memory: NumPy only.
+
+Rows of a team are read together, in each step a neuron of each row; the kind of a neuron says in which banks it is. An
+order without conflicts is a colouring of the edges of a bipartite graph, rows and kinds (D. Kőnig, 1916): there is one
+if a team has at most as many neurons of a kind as steps. So rows are first dealt to teams such that it nearly has.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
 
 import numpy as np
 
 from sparsegen.system.numpy_types import Array
 
-NONE = -1
-NEVER = np.iinfo(np.int64).min
+ROUNDS = 128  # in which teams exchange a row with another one each; more gain less than a hundredth
+EVENNESS = 0.2  # what a square of a kind's number in a team costs, beside each that is too many
+NO_EDGE, MOVED, MOST = -2000, 100, 20  # weights of a matching's edges, whose sum fits into 16 bits
 
 
-def steps_apart(team: Array, row: Array, kind: Array, teams: int, steps: Array, rows: int) -> Array:
+def balanced_teams(counts: Array, steps: Array, rows: int) -> Array:
+    """Deal rows to teams such that of each kind a team has at most as many neurons as steps, as far as that is found.
+
+    Args:
+        counts: rows × kinds: neurons of each row by kind; ``rows`` of them that follow each other are a team.
+        steps: int64, of each row, at least its sum; rows are exchanged for others with as many.
+        rows: rows of a team, by which their number is divisible; a row keeps its place in a team.
+
+    Returns:
+        int64: for each place of each team the row that is there.
+    """
+    teams = len(counts) // rows
+    at = np.arange(teams * rows).reshape(teams, rows)
+    own = counts.reshape(teams, rows, counts.shape[1]).astype(np.float32)
+    allowed = steps.reshape(teams, rows)
+    total, most = own.sum(axis=1), allowed[:, :1].astype(np.float32)
+    rng = np.random.default_rng(0)
+
+    def cost(some: Array, most: Array) -> Array:
+        found: Array = np.maximum(some - most, 0).sum(axis=-1) + EVENNESS * (some * some).sum(axis=-1)
+        return found
+
+    for _ in range(ROUNDS if teams > 1 else 0):
+        a, b = rng.permutation(teams)[: teams // 2 * 2].reshape(2, -1)
+        change = own[b] - own[a]
+        after = cost(total[a, None] + change, most[a, None]) + cost(total[b, None] - change, most[b, None])
+        after[allowed[a] != allowed[b]] = np.inf
+        place = after.argmin(axis=1)
+        least = after[np.arange(place.size), place]
+        gains = least < cost(total[a], most[a]) + cost(total[b], most[b]) - 1e-3
+        a, b, place = a[gains], b[gains], place[gains]
+        change = own[b, place] - own[a, place]
+        total[a] += change
+        total[b] -= change
+        own[a, place], own[b, place] = own[b, place], own[a, place]
+        at[a, place], at[b, place] = at[b, place], at[a, place]
+    return at.ravel()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """Steps of weights, and what rows read in those that are left.
+
+    Attributes:
+        step: int64, of each weight; no two of a row have the same.
+        team, row, left: of each step of a row without a weight the team, the row and the step.
+        kind: likewise, a kind that no other row of the team reads then, or few.
+    """
+
+    step: Array
+    team: Array
+    row: Array
+    left: Array
+    kind: Array
+
+
+def steps_apart(team: Array, row: Array, kind: Array, teams: int, steps: Array, rows: int) -> Steps:
     """Assign each weight a step of its row such that rows of a team read different kinds of neurons in a step.
 
-    It colours the edges of a bipartite graph, between a team's rows and kinds, by greed: in each step the kinds choose,
-    the kind with most weights left first, each the row that has most of it. A row that no kind chose waits, if it has
-    steps to spare, or meets another row's bank. Of 8 rows of 32 random neurons each, 1.37 meet in the fullest bank of a
-    step on average: 1.24 would be best, and turns of kinds in each row by itself give 1.9.
+    Where a team has more of a kind than steps, the excess counts as another kind, and rows are filled up, so that each
+    row has as many edges as steps, and each kind. A perfect matching of rows and kinds is taken for each step, those
+    with most edges of the excess first, so that few steps have any.
 
     Args:
         team, row, kind: of each weight its team, its row in the team and the kind of its neuron, both 0 to rows - 1.
         teams: the number of teams.
         steps: of each team how many steps it has, at least as many as each row has weights.
-        rows: rows of a team, and kinds.
-
-    Returns:
-        int64, of each weight its step; no two of a row have the same.
+        rows: rows of a team, and kinds; at most 8.
     """
-    key = (team * rows + row) * rows + kind
-    order = np.argsort(key, kind="stable")
-    counts = np.bincount(key, minlength=teams * rows * rows)
-    next_of = (np.cumsum(counts) - counts).reshape(teams, rows, rows)
-    left = counts.reshape(teams, rows, rows).astype(np.int32)
-    found = np.full(key.size, NONE, np.int64)
+    count = kind.size
+    team, row, kind, is_moved = _regular(team, row, kind, teams, steps, rows)
+    order = np.lexsort((~is_moved, kind, row, team))
+    cell = (row * rows + kind) * teams + team
+    left = np.bincount(cell, minlength=rows * rows * teams).reshape(rows, rows, teams)
+    moved = np.bincount(cell[is_moved], minlength=left.size).reshape(left.shape)
+    by_team = left.transpose(2, 0, 1)  # as the edges are sorted
+    next_of = (np.cumsum(by_team.ravel()) - by_team.ravel()).reshape(by_team.shape).transpose(1, 2, 0).copy()
+    found = np.empty(kind.size, np.int64)
+    own = np.arange(rows)[:, None]
     at = np.flatnonzero(steps > 0)
-
-    def take(teams: Array, row: Array, kind: Array, step: int) -> None:
-        found[order[next_of[teams, row, kind]]] = step
-        next_of[teams, row, kind] += 1
-        left[teams, row, kind] -= 1
-
     for step in range(int(steps.max(initial=0))):
         at = at[steps[at] > step]
-        here, now = np.arange(at.size), left[at]
-        must = now.sum(axis=2) >= (steps[at] - step)[:, None]  # rows without a step to spare
-        score = np.where(now > 0, now * 2 * rows - (now > 0).sum(axis=2)[..., None] + rows, 0)
-        is_busy = np.zeros((at.size, rows), dtype=bool)
-        taken = np.zeros((at.size, rows), dtype=np.int32)
-        of_kinds = now.sum(axis=1)
-        for kinds in np.argsort(-of_kinds, axis=1).T:
-            of_rows = np.where(is_busy, 0, score[here, :, kinds])
-            best = of_rows.argmax(axis=1)
-            some = of_rows[here, best] > 0
-            take(at[some], best[some], kinds[some], step)
-            is_busy[here[some], best[some]] = True
-            taken[here[some], kinds[some]] += 1
-        for own in range(rows):
-            least = np.where(now[:, own] > 0, of_kinds - taken * (of_kinds.max(initial=0) + 1), NEVER)
-            best = least.argmax(axis=1)
-            some = must[:, own] & ~is_busy[:, own] & (now[here, own, best] > 0)
-            take(at[some], np.full(int(some.sum()), own), best[some], step)
-            taken[here[some], best[some]] += 1
+        some = left[:, :, at]
+        weights = np.where(some > 0, MOVED * (moved[:, :, at] > 0) + np.minimum(some, MOST), NO_EDGE)
+        taken = (own, _matching(weights.astype(np.int16)), at)
+        found[order[next_of[taken]]] = step
+        next_of[taken] += 1
+        left[taken] -= 1
+        moved[taken] = np.maximum(moved[taken] - 1, 0)
+    return Steps(found[:count], team[count:], row[count:], found[count:], kind[count:])
+
+
+def _regular(
+    team: Array, row: Array, kind: Array, teams: int, steps: Array, rows: int
+) -> tuple[Array, Array, Array, Array]:
+    """Teams, rows and kinds of the edges of a graph in which each row and kind of a team has as many as steps: of all
+    weights, and of filling behind them; and which of the weights are of another kind than theirs.
+    """
+    kind, is_moved = kind.astype(np.int64), np.zeros(kind.size, dtype=bool)
+    key = (team * rows + row) * rows + kind
+    order = np.argsort(key, kind="stable")
+    left = np.bincount(key, minlength=teams * rows * rows).reshape(teams, rows, rows)
+    next_of = (np.cumsum(left) - left.ravel()).reshape(left.shape)
+    missing = steps[:, None] - left.sum(axis=2)
+    excess = left.sum(axis=1) - steps[:, None]
+    moves = np.zeros((teams, rows), np.int64)  # of each row: those of different rows may share a step
+    while (at := np.flatnonzero(excess.max(axis=1, initial=0) > 0)).size:
+        most, least = excess[at].argmax(axis=1), excess[at].argmin(axis=1)
+        has = left[at, :, most]
+        chosen = np.where(has > 0, has - MOVED * moves[at], np.iinfo(np.int64).min).argmax(axis=1)
+        edge = order[next_of[at, chosen, most]]
+        kind[edge], is_moved[edge] = least, True
+        next_of[at, chosen, most] += 1
+        left[at, chosen, most] -= 1
+        moves[at, chosen] += 1
+        excess[at, most] -= 1
+        excess[at, least] += 1
+    # What rows and kinds lack is equal in number: the first places of rows go to the first of kinds.
+    of_row, of_kind = missing.ravel(), (-excess).ravel()
+    filled_row = np.repeat(np.arange(teams * rows), of_row)
+    filled_kind = np.repeat(np.arange(teams * rows), of_kind) % rows
+    no_weight = np.zeros(filled_row.size, dtype=bool)
+    return (
+        np.concatenate((team, filled_row // rows)),
+        np.concatenate((row, filled_row % rows)),
+        np.concatenate((kind, filled_kind)),
+        np.concatenate((is_moved, no_weight)),
+    )
+
+
+@cache
+def _subsets(rows: int) -> tuple[tuple[Array, Array], ...]:
+    """Subsets of as many kinds as rows, for each number of rows: of each, and each kind in it, the number of the subset
+    without it, and the kind.
+    """
+    found, before = [], dict[tuple[int, ...], int]({(): 0})
+    for size in range(1, rows + 1):
+        subsets = list(combinations(range(rows), size))
+        without = [[before[tuple(k for k in one if k != kind)] for kind in one] for one in subsets]
+        found.append((np.array(without), np.array(subsets)))
+        before = {one: number for number, one in enumerate(subsets)}
+    return tuple(found)
+
+
+def _matching(weights: Array) -> Array:
+    """Perfect matchings with the largest sum, one for each team: rows × teams, the kind of each row.
+
+    Row by row the best sum for each subset of kinds is found (dynamic programming over subsets).
+
+    Args:
+        weights: int16, rows × kinds × teams.
+    """
+    rows, _, teams = weights.shape
+    best, chosen = np.zeros((1, teams), np.int16), []
+    for row, (without, kinds) in enumerate(_subsets(rows)):
+        sums = best[without[:, 0]] + weights[row, kinds[:, 0]]
+        turn = np.zeros(sums.shape, np.int8)
+        for i in range(1, row + 1):
+            others = best[without[:, i]] + weights[row, kinds[:, i]]
+            turn[others > sums] = i
+            np.maximum(sums, others, out=sums)
+        best = sums
+        chosen.append(turn)
+    found, subset, team = np.empty((rows, teams), np.int64), np.zeros(teams, np.int64), np.arange(teams)
+    for row in reversed(range(rows)):
+        without, kinds = _subsets(rows)[row]
+        turn = chosen[row][subset, team]
+        found[row], subset = kinds[subset, turn], without[subset, turn]
     return found

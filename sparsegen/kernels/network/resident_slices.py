@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsegen.errors import MatrixError
 from sparsegen.kernels.layouts.ell import interleave_classes
-from sparsegen.kernels.network.bank_order import steps_apart
+from sparsegen.kernels.network.bank_order import balanced_teams, steps_apart
 from sparsegen.kernels.network.staged_slices import NONE, PARTS, bias_sources
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.operators.sparse_network import SparseNetworkProblem
@@ -113,8 +113,9 @@ def _of_layer(
     # Neurons with about as many weights are in a slice; those with so many that a warp had more than its share of the
     # layer have one for themselves.
     share = max(lengths.sum() / (groups * shape.warps), SHARED_ROUNDS * groups)
-    order = np.argsort(-lengths, kind="stable")
-    shared = int((lengths > share).sum()) if groups > 1 else 0
+    is_long = lengths > share if groups > 1 else np.zeros(count, dtype=bool)
+    order = np.concatenate((np.flatnonzero(is_long), _in_teams(row, columns, lengths, ~is_long, shape)))
+    shared = int(is_long.sum())
     slices = shared + ceil_div(count - shared, groups)
     slot_of = np.empty(count, np.int64)  # slice and group of each neuron
     slot_of[order[:shared]] = np.arange(shared) * groups
@@ -137,24 +138,25 @@ def _of_layer(
     kind = columns % shape.classes
     in_shared = is_shared[slice_of]
     step = np.empty(row.size, np.int64)
-    step[~in_shared] = steps_apart(
-        slot[row[~in_shared]] // shape.classes,
-        slot[row[~in_shared]] % shape.classes,
-        kind[~in_shared],
-        slices * groups // shape.classes,
-        np.repeat(chunks * steps, groups // shape.classes),
-        shape.classes,
-    )
+    team, of_team = np.divmod(slot[row[~in_shared]], shape.classes)
+    of_teams = np.repeat(chunks * steps * ~is_shared, groups // shape.classes)
+    apart = steps_apart(team, of_team, kind[~in_shared], of_teams.size, of_teams, shape.classes)
+    step[~in_shared] = apart.step
     own = np.searchsorted(row[in_shared], np.arange(count + 1))
     turn_in_row = interleave_classes(own, kind[in_shared], shape.classes, np.zeros(count, np.int64))
     step[in_shared], group[in_shared] = turn_in_row // groups, turn_in_row % groups
 
-    chunk = (np.cumsum(chunks) - chunks)[slice_of] + step // steps
+    first_chunk = np.cumsum(chunks) - chunks
     places = _rotated if shape.rotated else _group_by_group
-    of_index, of_weight = places(chunk, group, step % steps, shape)
     index = np.zeros(int(chunks.sum()) * groups * steps, np.uint16)
-    index[of_index] = columns
     source = np.full(index.size, NONE, np.int32)
+    filled = apart.team * shape.classes + apart.row  # padding has an index too, which meets no other bank
+    of_index, _ = places(
+        first_chunk[filled // groups] + apart.left // steps, filled % groups, apart.left % steps, shape
+    )
+    index[of_index] = np.minimum(apart.kind, problem.neurons - 1)
+    of_index, of_weight = places(first_chunk[slice_of] + step // steps, group, step % steps, shape)
+    index[of_index] = columns
     source[of_weight] = numbers + offsets[0]
     rows = np.full((slices, groups), NONE, np.int32)
     rows.reshape(-1)[slot] = np.arange(count)
@@ -163,6 +165,29 @@ def _of_layer(
     return ResidentSlices(
         np.bincount(turn, minlength=shape.warps), chunks, is_shared, rows, index, source, own
     )
+
+
+def _in_teams(row: Array, columns: Array, lengths: Array, chosen: Array, shape: Shape) -> Array:
+    """The chosen neurons, those with most chunks first, in teams that read and write different banks at a time.
+
+    Args:
+        row, columns: of each weight.
+        lengths, chosen: of each neuron its weights, and whether it is chosen.
+    """
+    classes, neurons = shape.classes, np.flatnonzero(chosen)
+    chunks, kind = ceil_div(lengths[neurons], shape.steps), neurons % classes
+    # A neuron of each class in turn: a team writes to different banks.
+    order = np.lexsort((kind, chunks))
+    alike = np.flatnonzero(np.diff(chunks[order] * classes + kind[order], prepend=-1))
+    turn = np.empty(order.size, np.int64)
+    turn[order] = np.arange(order.size) - np.repeat(alike, np.diff(alike, append=order.size))
+    order = np.lexsort((kind, turn, -chunks))
+    neurons, chunks = neurons[order], chunks[order]
+    counts = np.bincount(row * classes + columns % classes, minlength=lengths.size * classes)
+    whole = neurons.size // classes * classes
+    of_neurons = counts.reshape(-1, classes)[neurons[:whole]]
+    neurons[:whole] = neurons[balanced_teams(of_neurons, chunks[:whole] * shape.steps, classes)]
+    return neurons
 
 
 def _group_by_group(chunk: Array, group: Array, step: Array, shape: Shape) -> tuple[Array, Array]:

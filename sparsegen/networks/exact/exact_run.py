@@ -8,65 +8,44 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsegen import backends
-from sparsegen.backends.executor import PinnedMemory
 from sparsegen.networks.exact.exact import Categories, bound
 from sparsegen.networks.exact.float64_run import COUNTS, Float64Run, Undecided, lives_of, words_of
 from sparsegen.networks.model.network import Network
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Readout, SparseNetworkProblem
 from sparsegen.plan.binding import BoundVariant, bind_variant, zeroed
-from sparsegen.plan.own_launch import Bound
 from sparsegen.plan.plain_launcher import plain_launchers
-from sparsegen.system.device_memory import WARP, Address, Buffer
+from sparsegen.system.device_memory import WARP, Buffer
 from sparsegen.system.integers import round_up
-from sparsegen.system.numpy_types import Array
 
 SAMPLED = 1024  # inputs that tell how many layers decide
 OPEN = 0.005  # fraction of them that may be undecided after those layers
 MORE_LAYERS = 2  # until those that die are zero, and float16 is certain too
 
 Prepare = Callable[[Network, int, Readout], BoundVariant]
-
-
-@dataclass(frozen=True, slots=True)
-class Below:
-    """The network below, for as many inputs as there is room.
-
-    Attributes:
-        rows, neurons: its inputs and results.
-        take: lists the inputs that may live and copies them there, from an address; decide: tells which of them live.
-    """
-
-    capacity: int
-    variant: BoundVariant
-    rows: Buffer
-    neurons: Buffer
-    take: Bound
-    decide: Bound
+Queue = Callable[[int, int], None]  # (stream, address of the inputs)
 
 
 @dataclass(slots=True)
 class Batch:
-    """Networks and buffers for one number of inputs.
+    """Launches and buffers for one number of inputs.
 
     Attributes:
-        above: the network above.
         totals, numbers: 4 bytes for each input.
-        undecided: what bounds leave undecided, and all results; clear makes these zero.
-        list_living: the numbers of the inputs that are not zero in the network above.
-        float64: begins to decide what is undecided, of the inputs at an address.
-        below: None until it is known how many inputs may live, and if none does.
+        undecided: what bounds leave undecided, and all results.
+        above: makes the results zero, and computes the totals of the network above.
+        below: lists the inputs that may live; decides as many of them as there is room for in the network below, and
+            begins with float64 for the others.
+        capacity: inputs that there is room for.
     """
 
     count: int
-    above: BoundVariant
     totals: Buffer
     numbers: Buffer
     undecided: Undecided
-    clear: Bound
-    list_living: Bound
-    float64: Bound
-    below: Below | None = None
+    above: Queue
+    below: Queue
+    capacity: int = 0
 
 
 class ExactRun:
@@ -75,7 +54,7 @@ class ExactRun:
     Bounds are computed only as far as nearly all inputs are decided: one that is zero in the network above is dead, and
     one whose neurons are all at least what `Levels` says in the network below lives, whatever layers follow.
 
-    Any thread may call, with any stream; see `Float64Run.turn`.
+    Any thread may call, with any stream; see `NetworkRun`.
 
     Attributes:
         bound_layers: number of layers of the bounds; 0 until inputs are there to tell.
@@ -94,7 +73,6 @@ class ExactRun:
         self._sides: dict[int, Network] = {}
         self._packed: dict[int, BoundVariant] = {}  # the network below, by how many inputs there is room for
         self.bound_layers, self._all_layers = 0, all_layers
-        self._landing: PinnedMemory | None = None  # host memory that receives results
         self._row_bytes = self._network.neurons * self._dtype.itemsize
         self._word = 16 if self._row_bytes % 16 == 0 else self._dtype.itemsize
         with self._executor.entered():
@@ -119,14 +97,14 @@ class ExactRun:
             batch = self._batch(y, count, stream)
             self._queue(batch, y, stream)
             results, words = batch.undecided.results, words_of(count)
-            found = self._downloaded(results, words, stream)
+            found = self.float64.downloaded(results, words, stream)
             if self._make_room(batch, int(found[0])):
                 self._queue(batch, y, stream)
-                found = self._downloaded(results, words, stream)
+                found = self.float64.downloaded(results, words, stream)
             undecided = int(found[1])
             if found[2] or undecided > self.float64.capacity:
-                self._finish(batch.undecided, undecided, y, stream, is_begun=True)
-                found = self._downloaded(results, words, stream)
+                self.float64.decide(batch.undecided, undecided, y, stream, is_begun=True)
+                found = self.float64.downloaded(results, words, stream)
         return Categories(np.flatnonzero(lives_of(found, count)), undecided)
 
     def queue(self, y: Buffer, count: int, stream: int = 0) -> None:
@@ -142,96 +120,63 @@ class ExactRun:
         if count in self._batches:
             return self._batches[count]
         allocate = self._executor.allocate
-        above = self._prepare(self._side(1), count, Readout.TOTALS)
+        variant = self._prepare(self._side(1), count, Readout.TOTALS)
         totals, numbers, undecided = (allocate(4 * count) for _ in range(3))
         words = words_of(count)
         results = allocate(4 * words)
+        clear = self._clear.bind(words, words, results)
+        list_living = self._take.bind(count, count, 0, 0, totals, results, numbers, totals, totals)
+
+        def above(stream: int, y: int) -> None:
+            clear(stream)
+            variant.bound()(stream, y, self._clips[1].address, totals.address)
+
         inputs = Undecided(results, undecided, self._network.neurons)
-        batch = Batch(
-            count,
-            above,
-            totals,
-            numbers,
-            inputs,
-            self._clear.bind(words, words, results),
-            self._take.bind(count, count, 0, 0, totals, results, numbers, totals, totals),
-            self.float64.bound(0, 0, inputs),
-        )
-        self._queue_above(batch, y, stream)
-        batch.list_living(stream)
-        self._make_room(batch, int(self._downloaded(results, COUNTS, stream)[0]))
+        batch = Batch(count, totals, numbers, inputs, above, lambda stream, y: list_living(stream))
+        self._queue(batch, y, stream)
+        self._make_room(batch, int(self.float64.downloaded(results, COUNTS, stream)[0]))
         self._batches[count] = batch
         return batch
 
-    def _queue(self, batch: Batch, y: Buffer, stream: int) -> None:
-        self._queue_above(batch, y, stream)
-        below = batch.below
-        if below is None:
-            batch.list_living(stream)
-            return
-        below.take(stream, y.address)
-        launch = below.variant.bound()
-        launch(stream, below.rows.address, self._clips[-1].address, below.neurons.address)
-        below.decide(stream)
-        batch.float64(stream, y.address)
-
-    def _queue_above(self, batch: Batch, y: Buffer, stream: int) -> None:
-        """The network above."""
-        batch.clear(stream)
-        batch.above.bound()(stream, y.address, self._clips[1].address, batch.totals.address)
-
-    def _finish(
-        self, inputs: Undecided, count: int, y: Buffer, stream: int, *, is_begun: bool = False
-    ) -> None:
-        """Decides in float64 what is undecided, by as many launches as that takes."""
-
-        def counts() -> Array:
-            return self._downloaded(inputs.results, COUNTS, stream)
-
-        self.float64.decide(inputs, count, y, stream, counts, is_begun=is_begun)
+    @staticmethod
+    def _queue(batch: Batch, y: Buffer, stream: int) -> None:
+        batch.above(stream, y.address)
+        batch.below(stream, y.address)
 
     def _make_room(self, batch: Batch, wanted: int) -> bool:
         """Makes room for ``wanted`` inputs that may live, and some more; returns True if there was too little."""
-        if wanted <= (batch.below.capacity if batch.below else 0):
+        if wanted <= batch.capacity:
             return False
         capacity = capacity_for(wanted)
-        network, inputs = self._side(-1), batch.undecided
-        variant = self._below(capacity)
-        allocate = self._executor.allocate
+        network, inputs, variant = self._side(-1), batch.undecided, self._below(capacity)
         rows = zeroed(self._executor, capacity * self._row_bytes)
-        neurons = allocate(capacity * network.outputs * self._dtype.itemsize)
-        batch.below = Below(
+        neurons = self._executor.allocate(capacity * network.outputs * self._dtype.itemsize)
+        sizes = batch.count, capacity, self._row_bytes // self._word
+        take = self._take.bind(batch.count, *sizes, batch.totals, inputs.results, batch.numbers, None, rows)
+        decide = self._decide.bind(
+            WARP * capacity,
             capacity,
-            variant,
-            rows,
+            network.outputs,
+            list(DType).index(self._dtype),
+            int(self.bound_layers == len(self._network.layers)),
+            self._row_bytes,
+            self.float64.enough_behind(self.bound_layers),
+            inputs.results,
+            batch.numbers,
             neurons,
-            self._take.bind(
-                batch.count,
-                batch.count,
-                capacity,
-                self._row_bytes // self._word,
-                batch.totals,
-                inputs.results,
-                batch.numbers,
-                None,
-                rows,
-            ),
-            self._decide.bind(
-                WARP * capacity,
-                capacity,
-                network.outputs,
-                list(DType).index(self._dtype),
-                int(self.bound_layers == len(self._network.layers)),
-                self._row_bytes,
-                self.float64.enough_behind(self.bound_layers),
-                inputs.results,
-                batch.numbers,
-                neurons,
-                rows,
-                inputs.numbers,
-                inputs.lives,
-            ),
+            rows,
+            inputs.numbers,
+            inputs.lives,
         )
+        float64 = self.float64.bound(0, 0, inputs)
+
+        def below(stream: int, y: int) -> None:
+            take(stream, y)
+            variant.bound()(stream, rows.address, self._clips[-1].address, neurons.address)
+            decide(stream)
+            float64(stream, y)
+
+        batch.below, batch.capacity = below, capacity
         return True
 
     def _below(self, capacity: int) -> BoundVariant:
@@ -260,8 +205,8 @@ class ExactRun:
         numbers = executor.upload(np.linspace(0, count - 1, sampled).astype(np.int32))
         inputs = Undecided(executor.upload(words), numbers, self._network.neurons)
         executor.synchronize()  # the uploads must not pass the stream's work
-        self._finish(inputs, sampled, y, stream)
-        decided = self._downloaded(self.float64.decided, self.float64.capacity, stream)[:sampled]
+        self.float64.decide(inputs, sampled, y, stream)
+        decided = self.float64.downloaded(self.float64.decided, self.float64.capacity, stream)[:sampled]
         behind = np.sort(np.where(decided > 0, decided, whole))
         layers = int(behind[-1 - int(OPEN * sampled)]) + MORE_LAYERS
         return layers if layers < whole and self._can_end_behind(layers) else whole
@@ -278,16 +223,6 @@ class ExactRun:
             layers = len(self._network.layers) if side > 0 and self._all_layers else self.bound_layers
             self._sides[side] = bound(first_layers(self._network, layers), self._dtype, side)
         return self._sides[side]
-
-    def _downloaded(self, buffer: Buffer, words: int, stream: int) -> Array:
-        """int32, when the stream has come so far."""
-        if stream:
-            self._executor.synchronize()
-        if self._landing is None or self._landing.array.nbytes < 4 * words:
-            self._landing = self._executor.pinned(4 * words)
-        found: Array = self._landing.array[: 4 * words].view(np.int32)
-        self._executor.download(Address(buffer.address, found.nbytes), found)
-        return found.copy()
 
 
 def capacity_for(wanted: int) -> int:

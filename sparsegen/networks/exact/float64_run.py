@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +13,7 @@ from sparsegen.kernels.packed import empty_as_one
 from sparsegen.networks.exact.decisions import Levels
 from sparsegen.networks.exact.row_groups import RowGroups, group_bytes
 from sparsegen.networks.model.network import Network
+from sparsegen.networks.run.network_run import NetworkRun
 from sparsegen.operators import DType
 from sparsegen.operators.sparse_network import Activation
 from sparsegen.plan.own_launch import Bound
@@ -31,11 +29,8 @@ WIDE = 8192  # neurons from which on a lane has two inputs: weights are read onc
 NEURONS = 1 << 26  # neurons of all inputs of a round, 16 bytes each
 SEGMENT_BYTES = 1 << 30  # bytes of layers that go to the device together
 KEPT_SHARE = 1 / 4  # fraction of the free memory that weights may keep
-
-
-COUNTS = (
-    4  # words before the bits of inputs that live: may live, undecided, of these left behind a segment, none
-)
+# Words before the bits of inputs that live: may live, undecided, of these left behind a segment, none.
+COUNTS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,14 +62,11 @@ class Undecided:
         return Address(self.results.address + 4 * COUNTS, self.results.nbytes - 4 * COUNTS)
 
 
-class Float64Run:
+class Float64Run(NetworkRun):
     """A network's float64 inference on a device; the weights stay there as far as a quarter of its free memory allows.
 
-    Any thread may call, with any stream. All work shares memory: a call on another stream than the one before it waits
-    on the host until that has ended (`turn`).
-
     Attributes:
-        network, dtype, executor: the network, the type of its inputs, and the device's executor.
+        network, dtype: the network, and the type of its inputs.
         levels: what decides an input behind each layer.
         capacity: inputs of a round.
         segments: layers that go to the device together; a launch each.
@@ -83,10 +75,9 @@ class Float64Run:
 
     def __init__(self, network: Network, dtype: DType, activation: Activation, executor: Executor) -> None:
         """Allocate; the calling thread has entered the executor."""
-        self.network, self._activation, self.executor = network, activation, executor
+        super().__init__(executor)
+        self.network, self._activation = network, activation
         self.dtype, self._type = dtype, list(DType).index(dtype)
-        self._lock = threading.Lock()
-        self._queued_on: int | None = None  # the stream of launches that were not waited for
         width = network.neurons
         self.capacity = max(CHUNK, min(MOST_INPUTS, NEURONS // width // CHUNK * CHUNK))
         per_lane = 2 if width >= WIDE else 1
@@ -101,21 +92,6 @@ class Float64Run:
         self.kept: dict[int, Segment] = {}
         free = executor.free_bytes()
         self._most_kept = None if free is None else int(free * KEPT_SHARE)
-
-    @contextmanager
-    def turn(self, stream: int, *, is_awaited: bool = True) -> Iterator[None]:
-        """The memory is the caller's inside the block, for launches on this stream.
-
-        Args:
-            is_awaited: the caller waits for its launches before the block ends.
-        """
-        with self._lock:
-            if self._queued_on not in (None, stream):
-                self.executor.synchronize()
-            self._queued_on = stream
-            yield
-            if is_awaited:
-                self._queued_on = None
 
     def enough_behind(self, layers: int) -> Buffer:
         """Address of the number that is enough after ``layers`` layers; see `Levels`."""
@@ -155,27 +131,19 @@ class Float64Run:
         )
 
     def decide(
-        self,
-        inputs: Undecided,
-        count: int,
-        y: Buffer,
-        stream: int,
-        counts: Callable[[], Array],
-        *,
-        is_begun: bool = False,
+        self, inputs: Undecided, count: int, y: Buffer, stream: int, *, is_begun: bool = False
     ) -> None:
         """Take ``count`` undecided inputs through segments, in rounds, until all are decided.
 
         Args:
             y: rows of inputs, of the dtype.
-            counts: downloads the counts, behind what was launched.
             is_begun: the first launch is queued already.
         """
         for begin in range(0, count, self.capacity):
             for segment in range(len(self.segments)):
                 if begin or segment or not is_begun:
                     self.bound(segment, begin, inputs)(stream, y.address)
-                if not counts()[2]:
+                if not self.downloaded(inputs.results, COUNTS, stream)[2]:
                     break
 
     def live(self, rows: Array) -> Array:
@@ -197,13 +165,8 @@ class Float64Run:
         words[1] = count
         y, results = executor.upload(self.dtype.to_storage(rows)), executor.upload(words)
         inputs = Undecided(results, executor.upload(np.arange(count, dtype=np.int32)), rows.shape[1])
-
-        def downloaded() -> Array:
-            executor.download(results, words)
-            return words
-
-        self.decide(inputs, count, y, 0, downloaded)
-        return lives_of(downloaded(), count)
+        self.decide(inputs, count, y, 0)
+        return lives_of(self.downloaded(results, words.size), count)
 
     def _on_device(self, number: int) -> Segment:
         if number not in self.kept:

@@ -14,6 +14,7 @@ from sparsegen.kernels.packed import Packed
 from sparsegen.networks.model.chunks import Chunk
 from sparsegen.networks.model.inputs import Inputs, write_rows
 from sparsegen.networks.packed.packed_network import PackedNetwork
+from sparsegen.networks.run.network_run import NetworkRun
 from sparsegen.networks.run.parked import Parked
 from sparsegen.networks.run.result_buffers import ResultBuffers
 from sparsegen.networks.run.staging import Staging, Writers
@@ -32,7 +33,7 @@ PART = 1024  # elements of a row that a warp copies, as in network_inputs.cu
 MOST_LAUNCHES = 256  # kept: batches are of one size but where inputs died
 
 
-class DeviceRun:
+class DeviceRun(NetworkRun):
     """A packed network on a device, for the thread that has entered the executor.
 
     Inputs that died are dropped after every segment. Where few are left of a batch and others are still to come, they
@@ -40,7 +41,8 @@ class DeviceRun:
     """
 
     def __init__(self, packed: PackedNetwork, executor: Executor) -> None:
-        self._packed, self._executor = packed, executor
+        super().__init__(executor)
+        self._packed = packed
         batch, itemsize = packed.plan.batch, packed.dtype.itemsize
         self._row_bytes = packed.neurons * itemsize
         self._bit_bytes = ceil_div(packed.inputs, 8)
@@ -104,7 +106,7 @@ class DeviceRun:
                 level += 1
                 if self._should_park(level, numbers.size):
                     rows = self._parked[level].put(numbers)
-                    self._executor.download(Address(self._y.address, rows.nbytes), rows)
+                    self.executor.download(Address(self._y.address, rows.nbytes), rows)
                     break
         self._results.collect(results)
 
@@ -186,13 +188,11 @@ class DeviceRun:
             self._y, self._z = self._z, self._y
             return numbers
         self._find_alive.bind(WARP * count, count, packed.neurons, self._z, self._alive)(0)
-        alive = np.empty(count, np.int32)
-        self._executor.download(Address(self._alive.address, alive.nbytes), alive)
-        kept = np.flatnonzero(alive)
+        kept = np.flatnonzero(self.downloaded(self._alive, count))
         if kept.size == count:
             self._y, self._z = self._z, self._y
         elif kept.size:
-            self._executor.overwrite(Address(self._kept.address, 4 * kept.size), kept.astype(np.int32))
+            self.executor.overwrite(Address(self._kept.address, 4 * kept.size), kept.astype(np.int32))
             arguments = (kept.size, packed.neurons, self._kept, self._z, self._y)
             self._gather.bind(self._row_threads * kept.size, *arguments)(0)
         return numbers[kept]
@@ -210,18 +210,18 @@ class DeviceRun:
         """The launch of a segment for ``count`` inputs, with its weights where they lie now."""
         segment, config = self._packed.segments[level], self._packed.config
         problem, kernel = replace(segment.problem, n=count), self._kernels[segment.layers.start]
-        return bind_launch(family_of(config), problem, config, weights, kernel, self._executor, self._scratch)
+        return bind_launch(family_of(config), problem, config, weights, kernel, self.executor, self._scratch)
 
     def _loaded(self) -> dict[int, LoadedKernel]:
         """The kernel of each segment, by its first layer; most share one."""
-        toolchain = backends.toolchain(self._executor.device)
+        toolchain = backends.toolchain(self.executor.device)
         variants = {
             segment.layers.start: RenderedVariant.of(self._packed.config, segment.problem, toolchain)
             for segment in self._packed.segments
         }
         by_digest = {variant.digest: variant for variant in variants.values()}
         loaded = {
-            digest: self._executor.load(variant.compile(toolchain).kernel)
+            digest: self.executor.load(variant.compile(toolchain).kernel)
             for digest, variant in by_digest.items()
         }
         return {start: loaded[variant.digest] for start, variant in variants.items()}

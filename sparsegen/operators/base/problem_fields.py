@@ -136,14 +136,15 @@ class ProblemFields(ABC):
         Raises:
             ConfigError: a field is missing, unknown or has no such value; the message lists what there is.
         """
-        fields = {name: field for name, field in fields_of(cls).items() if name not in cls.matrix_sizes}
+        fields = fields_of(cls)
         given: dict[str, Any] = {}
         for name, value in options.items():
             if value is None:
                 continue
-            if name not in fields:
+            if name not in fields or name in cls.matrix_sizes:
+                known = [n for n in fields if n not in cls.matrix_sizes]
                 sizes = () if cls.has_pattern else cls.matrix_sizes
-                raise ConfigError(f"{cls.operator} takes no {name}; it takes {', '.join((*sizes, *fields))}")
+                raise ConfigError(f"{cls.operator} takes no {name}; it takes {', '.join((*sizes, *known))}")
             given[name] = fields[name].parsed(value)
         missing = [name for name in cls.dense_sizes if name not in given]
         if missing:

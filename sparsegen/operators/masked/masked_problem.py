@@ -426,11 +426,12 @@ def scaled_product(
     scale = operands["scale"]
     if not isinstance(scale, float):
         left, scale = (left * scale).to(left.dtype), 1.0
-    if bias is None:
-        return torch.addmm(
-            left.new_empty(()), left, right, beta=0, alpha=scale, out=out
-        )  # nothing of it is read
-    return torch.addmm(bias, left, right, alpha=scale, out=out)
+    if bias is not None:
+        return torch.addmm(bias, left, right, alpha=scale, out=out)
+    if scale == 1.0:
+        return torch.mm(left, right, out=out)
+    unread = left.new_empty(())
+    return torch.addmm(unread, left, right, beta=0, alpha=scale, out=out)
 
 
 def stored(array: Array, layout: Layout) -> Array:

@@ -10,6 +10,8 @@ import numpy as np
 
 from sparsegen.errors import OperandError
 from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.features import Features
+from sparsegen.matrix.two_four import LEAST_DENSITY, is_two_four
 from sparsegen.operators.base.checked_rows import some_columns
 from sparsegen.operators.base.cost import Cost, matrix_bytes
 from sparsegen.operators.base.dtype import DType
@@ -109,6 +111,11 @@ class QuantizedSpmmProblem(Problem):
     def groups(self) -> int:
         """Scales of a row."""
         return self.scale_group.number(self.k)
+
+    def features(self, matrix: CsrMatrix) -> Features:
+        """Returns the matrix's features; whether it has 2:4 sparsity is found once for each pattern."""
+        found = Features.of(matrix)
+        return replace(found, two_four=found.density >= LEAST_DENSITY and is_two_four(matrix))
 
     def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
         shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)

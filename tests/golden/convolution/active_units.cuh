@@ -102,35 +102,33 @@ __device__ __forceinline__ void each_list(const UnitMask& mask, int images, int 
 }
 (2) from (1):
 @@
--// convolution/reached_blocks.cuh.j2 (1)
+-1 669463
 +// convolution/reached_blocks.cuh.j2 (2)
 @@
--  for (int i = threadIdx.x; i < count; i += kThreads) {
--    const Unit first = words.unit(first_word + i, 0);
--    list.active[i] = words.mask.active_units(first.image, first.row, first.column);
+-3 8db4df
 +  for (int i = warp; i < count; i += kThreads / 32) {
 +    const Unit unit = words.unit(first_word + i, lane);
 +    const bool is_active = unit.column < words.mask.unit_columns && words.mask.is_active(unit.image, unit.row, unit.column);
 +    const unsigned found = __ballot_sync(0xffffffffu, is_active);
 +    if (lane == 0) list.active[i] = found;
 @@
--  meet_at<kThreads>(1);
+-1 5082c0
 +  __syncthreads();
 @@
--  meet_at<kThreads>(1);
+-1 5082c0
 +  __syncthreads();
 @@
--  meet_at<kThreads>(1);
+-1 5082c0
 +  __syncthreads();
 @@
--      meet_at<kThreads>(1);
+-1 d6dad5
 +      __syncthreads();
 @@
--    meet_at<kThreads>(1);
+-1 da1a4f
 +    __syncthreads();
 (3) from (2):
 @@
--// convolution/reached_blocks.cuh.j2 (2)
+-1 05da89
 +// convolution/reached_blocks.cuh.j2 (3)
 @@
 +  TapWord taps[kListUnits];
@@ -144,18 +142,14 @@ __device__ __forceinline__ void each_list(const UnitMask& mask, int images, int 
 +      __syncthreads();
 (4) from (2):
 @@
--// convolution/reached_blocks.cuh.j2 (2)
+-1 05da89
 +// convolution/reached_blocks.cuh.j2 (1)
 @@
--  for (int i = warp; i < count; i += kThreads / 32) {
--    const Unit unit = words.unit(first_word + i, lane);
--    const bool is_active = unit.column < words.mask.unit_columns && words.mask.is_active(unit.image, unit.row, unit.column);
--    const unsigned found = __ballot_sync(0xffffffffu, is_active);
--    if (lane == 0) list.active[i] = found;
+-5 3e8a81
 +  for (int i = threadIdx.x; i < count; i += kThreads) {
 +    const Unit first = words.unit(first_word + i, 0);
 +    list.active[i] = words.mask.active_units(first.image, first.row, first.column);
 (5) from (2):
 @@
--// convolution/reached_blocks.cuh.j2 (2)
+-1 05da89
 +// convolution/reached_blocks.cuh.j2 (4)

@@ -6,9 +6,9 @@ constexpr int kGroups = 1;
 constexpr int kBlockRows = 16, kBlockColumns = 16;
 (2) from (1):
 @@
--constexpr int kBlockRows = 16, kBlockColumns = 16;
+-1 5d252e
 +constexpr int kBlockRows = 8, kBlockColumns = 8;
 (3) from (1):
 @@
--constexpr int kBlockRows = 16, kBlockColumns = 16;
+-1 5d252e
 +constexpr int kBlockRows = 5, kBlockColumns = 7;

@@ -93,32 +93,16 @@ __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_ro
 }
 (2) from (1):
 @@
--
--  __device__ __forceinline__ unsigned active_units(int image, int unit_row, int unit_column) const {
--    constexpr int kBlockUnits = kBlockColumns / kUnit;
--    const MaskWord* const line = mask.words + (static_cast<long long>(image) * mask.rows + unit_row * kUnit / kBlockRows) * mask.row_words;
--    const int first = unit_column / kBlockUnits;
--    MaskWord blocks = line[first / 64] >> first % 64;
--    if (32 % kBlockUnits != 0 && first % 64 != 0 && first / 64 + 1 < mask.row_words) blocks |= line[first / 64 + 1] << (64 - first % 64);
--    unsigned found = 0;
--    #pragma unroll
--    for (int i = 0; i < 32; ++i) {
--      const int block = 32 % kBlockUnits == 0 ? i / kBlockUnits : (unit_column + i) / kBlockUnits - first;
--      found |= static_cast<unsigned>(blocks >> block & 1) << i;
--    }
--    const int left = unit_columns - unit_column;
--    return left >= 32 ? found : found & ((1u << left) - 1);
--  }
-(3) from (2):
+-16 23acdc
+(3) from (1):
 @@
 +using TapWord = unsigned long long;
 @@
--using RowAxis = Axis<1, 1, 0, 1, kBlockRows>;
--using ColumnAxis = Axis<1, 1, 0, 1, kBlockColumns>;
+-2 216daf
 +using RowAxis = Axis<kRows, kStrideRows, kPaddingRows, kDilationRows, kBlockRows>;
 +using ColumnAxis = Axis<kColumns, kStrideColumns, kPaddingColumns, kDilationColumns, kBlockColumns>;
 @@
-+
+-11 7651d5
 +  __device__ __forceinline__ TapWord taps(int image, int unit_row, int unit_column) const {
 +    TapWord found = 0;
 +    for (int tap = 0; tap < kRows * kColumns; ++tap) {
@@ -134,17 +118,15 @@ __device__ __forceinline__ UnitMask unit_mask(const MaskWord* words, int mask_ro
 +        }
 +      }
 +      if (is_live) found |= TapWord{1} << tap;
-+    }
-+    return found;
-+  }
 @@
--  const RowAxis down{out_height, out_height};
--  const ColumnAxis along{out_width, out_width};
+-2 506864
++    return found;
+@@
+-2 a32b54
 +  const RowAxis down{out_height, height};
 +  const ColumnAxis along{out_width, width};
-(4) from (2):
+(4) from (1):
 @@
-+
+-14 4f2225
 +  __device__ __forceinline__ bool computes(int image, int row, int column) const {
 +    return mask.has_live(image, row / kBlockRows, column / kBlockColumns, column / kBlockColumns);
-+  }

@@ -47,7 +47,7 @@ struct Result {
 };
 (2) from (1):
 @@
--// lib/barrier/finished.cuh.j2 (2)
+-1 973d0d
 +// lib/barrier/finished.cuh.j2 (1)
 @@
 +  const Element* residual;
@@ -82,89 +82,55 @@ struct Result {
 +  }
 (3) from (1):
 @@
--// lib/barrier/finished.cuh.j2 (2)
+-1 973d0d
 +// lib/barrier/finished.cuh.j2 (1)
 @@
--  const Element* bias;
+-1 e47948
 @@
--      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
+-1 c78157
 +      float value = sums.element[e];
 (4) from (2):
 @@
--  const Element* bias;
--  const Element* residual;
+-2 47ba0f
 @@
--    const long long at = (unit.image * out_plane + in_plane) * images.filters + of_all;
+-1 f3a784
 +    const long long at = (static_cast<long long>(unit.image) * images.filters + of_all) * out_plane + in_plane;
 @@
--    const auto added = load_vector<kVectorY>(residual + at);
+-1 b3fcba
 @@
--      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
--      value += to_float(added.element[e]);
+-2 45e5b5
 +      float value = sums.element[e];
 +      if (!is_wanted) value = 0.0f;
 @@
--  __device__ __forceinline__ static int pixel_of(int line, int along) { return line; }
--  __device__ __forceinline__ static int filter_of(int line, int along) { return along; }
+-2 c673d9
 +  __device__ __forceinline__ static int pixel_of(int line, int along) { return along; }
 +  __device__ __forceinline__ static int filter_of(int line, int along) { return line; }
 @@
--    constexpr int kLines = kPixels, kLineVectors = kTileN / kVectorY;
+-1 33ea30
 +    constexpr int kLines = kTileN, kLineVectors = kPixels / kVectorY;
 (5) from (2):
 @@
--  const Element* bias;
--  const Element* residual;
+-2 47ba0f
 @@
--    const auto added = load_vector<kVectorY>(residual + at);
+-1 b3fcba
 @@
--      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
--      value += to_float(added.element[e]);
+-2 45e5b5
 +      float value = sums.element[e];
 (6) from (5):
 @@
 +      if (!is_wanted) value = 0.0f;
 (7) from (1):
 @@
--
--  __device__ __forceinline__ void store_tile(const float* out, const Unit* units, int count) const {
--    constexpr int kLineVectors = kOutLine / kVectorY;
--    for (int i = threadIdx.x; i < kOutLines * kLineVectors; i += kThreads) {
--      const int line = i / kLineVectors, along = i % kLineVectors * kVectorY, pixel = pixel_of(line, along);
--      if (pixel / kPixels >= count) continue;
--      store(units[pixel / kPixels], pixel % kPixels, filter_of(line, along), true, load_vector<kVectorY>(out + line * kOutPitch + along));
--    }
--  }
+-9 1b4953
 (8) from (2):
 @@
--  __device__ __forceinline__ void store_tile(const float* out, const Unit* units, int count) const {
--    constexpr int kLineVectors = kOutLine / kVectorY;
--    for (int i = threadIdx.x; i < kOutLines * kLineVectors; i += kThreads) {
--      const int line = i / kLineVectors, along = i % kLineVectors * kVectorY, pixel = pixel_of(line, along);
--      if (pixel / kPixels >= count) continue;
--      store(units[pixel / kPixels], pixel % kPixels, filter_of(line, along), true, load_vector<kVectorY>(out + line * kOutPitch + along));
--    }
--  }
--
-(9) from (7):
+-9 3efe0a
+(9) from (3):
 @@
--// lib/barrier/finished.cuh.j2 (2)
-+// lib/barrier/finished.cuh.j2 (1)
+-9 1b4953
+(10) from (5):
 @@
--  const Element* bias;
+-9 3efe0a
+(11) from (6):
 @@
--      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
-+      float value = sums.element[e];
-(10) from (8):
-@@
--  const Element* bias;
--  const Element* residual;
-@@
--    const auto added = load_vector<kVectorY>(residual + at);
-@@
--      float value = finished(sums.element[e] + to_float(bias[of_all + e]));
--      value += to_float(added.element[e]);
-+      float value = sums.element[e];
-(11) from (10):
-@@
-+      if (!is_wanted) value = 0.0f;
+-9 3efe0a

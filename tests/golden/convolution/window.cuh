@@ -32,7 +32,7 @@ struct Windows {
 };
 (2) from (1):
 @@
--  __device__ __forceinline__ void load_window(Element* window, const Unit& unit, int channel) const {
+-1 47fbd6
 +  __device__ __forceinline__ void load_window(Element* window, const Unit& unit, int channel, const UnitMask& mask) const {
 @@
 +      is_there = is_there && mask.mask.has_live(unit.image, row / kBlockRows, column / kBlockColumns, column / kBlockColumns);

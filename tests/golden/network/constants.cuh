@@ -20,22 +20,22 @@ static_assert(2 * kChunks <= 32, "what warps find alive has room");
 +constexpr int kFirstCheck = 5;
 +constexpr int kChecks = 3;
 @@
--constexpr bool kDying = false;
+-1 1ad456
 +constexpr bool kDying = true;
 (3) from (1):
 @@
--constexpr int kInputs = 24;
+-1 2c4c45
 +constexpr int kInputs = 56;
 @@
--constexpr int kParts = 1;
+-1 890c5b
 +constexpr int kParts = 2;
 @@
--constexpr int kChunks = 3;
+-1 0d2a37
 +constexpr int kChunks = 7;
 (4) from (3):
 @@
 +constexpr int kFirstCheck = 5;
 +constexpr int kChecks = 3;
 @@
--constexpr bool kDying = false;
+-1 1ad456
 +constexpr bool kDying = true;

@@ -38,10 +38,7 @@
   }
 (2) from (1):
 @@
--  const int waiting = behind - first;
--  constexpr int begin = 0;
--  const int end = layers;
--  if (begin < end) {
+-4 2f5003
 +  int waiting = behind - first;
 +  bool is_resident = false;
 +  int begin = 0;
@@ -52,17 +49,17 @@
 @@
 +    int alive_count = 0;
 @@
--      {
+-1 f05ed3
 +      if (!is_resident) {
 @@
--        {
+-1 8e773f
 +        if (begin > 0) {
 +          const Element* const mine = kept + static_cast<long long>(start) * positions;
 +          read_tile<true>(mine, positions, positions, count, chunks, threadIdx.x / 32, kWarps, put_kept);
 +          for (int i = threadIdx.x; i < count; i += kThreads) control.ids[i] = kept_ids[start + i];
 +        } else {
 @@
--      write_results(current, chunks, count);
+-1 05161c
 +      if (is_last) {
 +        write_results(current, chunks, count);
 +        is_resident = false;
@@ -104,7 +101,7 @@
 +        } else if (chunks <= 4) {
 +          current.first = all_layers<4>(current.first, next, begin, end, net, rounds, limit);
 @@
--          current.first = all_layers<3>(current.first, next, begin, end, net, rounds, limit);
+-1 aa3463
 +          current.first = all_layers<7>(current.first, next, begin, end, net, rounds, limit);
 (4) from (2):
 @@
@@ -113,5 +110,5 @@
 +        } else if (chunks <= 4) {
 +          current.first = all_layers<4>(current.first, next, begin, end, net, rounds, limit);
 @@
--          current.first = all_layers<3>(current.first, next, begin, end, net, rounds, limit);
+-1 aa3463
 +          current.first = all_layers<7>(current.first, next, begin, end, net, rounds, limit);

@@ -170,28 +170,27 @@ __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsign
 }
 (2) from (1):
 @@
--      : values(net.values + static_cast<long long>(group) * kPair), places(net.places + static_cast<long long>(group) * 16) {}
+-1 b2d1fe
 +      : values(net.values + static_cast<long long>(group) * kPair), places(net.places + static_cast<long long>(group) * 32) {}
 @@
--  __device__ __forceinline__ void advance() { values += kPassGroups * kPair, places += kPassGroups * 16; }
+-1 da3fe5
 +  __device__ __forceinline__ void advance() { values += kPassGroups * kPair, places += kPassGroups * 32; }
 @@
--  const unsigned* const places = next.places - kPassGroups * 16;
+-1 8303ec
 +  const unsigned* const places = next.places - kPassGroups * 32;
 @@
--    rows.store(run.place[i] & 0xffffu, places + i * 16, sums);
+-1 841afe
 +    rows.store(run.place[i] & 0xffffu, places + i * 32, sums);
 @@
--    for (int i = 0; i < kRun; ++i) place[i] = __ldcg(at.places + i * 16 + lane % 16);
+-1 6a7ac2
 +    for (int i = 0; i < kRun; ++i) place[i] = __ldcg(at.places + i * 32 + lane);
 @@
--    const unsigned* const places = net.places + static_cast<long long>(group.element[3]) * 16;
--    rows.store_parts(places[lane % 16], places, sums);
+-2 92ba8c
 +    const unsigned* const places = net.places + static_cast<long long>(group.element[3]) * 32;
 +    rows.store_parts(places[lane], places, sums);
 (3) from (1):
 @@
--  float bias[kBiases];
+-1 bb4702
 +  unsigned bias[kBiases][2];
 @@
 +  unsigned parts[2] = {bias_parts(0), bias_parts(1)};
@@ -206,45 +205,21 @@ __device__ __forceinline__ unsigned char* all_layers(unsigned char* from, unsign
 +}
 +
 @@
--    start_sums(sums, run.bias[i / 2], i % 2 * 16);
+-1 04fa41
 +    start_sums(sums, run.bias[i / 2], run.parts[i % 2]);
 @@
 +    if (kLast) load_beside(run, i, next, lane);
 @@
--struct Ahead {
--  Vector<unsigned, 2> bias[kBiases];
--  unsigned place[kRun];
--
--  __device__ __forceinline__ void load(const Cursor& at, unsigned lane) {
--    #pragma unroll
--    for (int i = 0; i < kBiases; ++i) {
--      const int mine = kRun == 1 ? 0 : 2 * i + static_cast<int>(lane / 16);
--      const Element* const biases = at.values + mine * kPair + 2 * kTile;
--      bias[i] = load_once<2>(reinterpret_cast<const unsigned*>(biases) + 2 * (lane % 16));
--    }
--    #pragma unroll
--    for (int i = 0; i < kRun; ++i) place[i] = __ldcg(at.places + i * 16 + lane % 16);
--  }
--
--  __device__ __forceinline__ void become(Run& run) const {
--    #pragma unroll
--    for (int i = 0; i < kBiases; ++i) run.bias[i] = joined_bias(bias[i]);
--    #pragma unroll
--    for (int i = 0; i < kRun; ++i) run.place[i] = place[i];
--  }
--};
--
+-23 dcd77c
 @@
--  Ahead beside;
--  beside.load(at, lane);
--  beside.become(run);
+-3 be1852
 @@
 +    load_beside(run, i, at, lane);
 @@
--  const unsigned lane = threadIdx.x % 32;
+-1 1f217d
 @@
--    Ahead ahead;
+-1 eed3d7
 @@
--    ahead.load(next, lane);
+-1 b69bee
 @@
--    ahead.become(run);
+-1 ed4592

@@ -17,5 +17,5 @@ __device__ __forceinline__ Element activated(float sum, float limit) {
 }
 (2) from (1):
 @@
--constexpr bool kDying = false;
+-1 1ad456
 +constexpr bool kDying = true;

@@ -123,28 +123,7 @@ __device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, 
 +  return count < 64 ? alive & (1ull << count) - 1 : alive;
 +}
 @@
--__device__ __forceinline__ void write_neurons(const Neurons& neurons, int rows, int outputs, int chunks, int count,
--                                              const int* ids, Element* result) {
--  constexpr int kSome = 2;
--  const int lanes = (rows + 32 * kSome - 1) / (32 * kSome);
--  #pragma unroll 2
--  for (int unit = threadIdx.x / 32; unit < lanes * chunks; unit += kWarps) {
--    const int row = unit % lanes * 32 * kSome + threadIdx.x % 32 * kSome, chunk = unit / lanes;
--    if (row >= rows) continue;
--    Vector<Element, 8> neuron[kSome];
--    #pragma unroll
--    for (int e = 0; e < kSome; ++e) {
--      neuron[e] = load_vector<8>(reinterpret_cast<const Element*>(neurons.at(row + e, chunk)));
--    }
--    #pragma unroll
--    for (int i = 0; i < 8; ++i) {
--      const int input = chunk * 8 + i;
--      Vector<Element, kSome> some;
--      #pragma unroll
--      for (int e = 0; e < kSome; ++e) some.element[e] = neuron[e].element[i];
--      if (input < count) store_vector(result + static_cast<long long>(ids[input]) * outputs + row, some);
--    }
--  }
+-22 9d54bc
 +// network/totals.cuh.j2
 +
 +template <class Put>

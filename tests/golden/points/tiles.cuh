@@ -52,26 +52,25 @@ __device__ __forceinline__ void multiply_steps(Element* stages, int steps, int f
 }
 (2) from (1):
 @@
--constexpr int kTaps = 27;
--constexpr int kVectorA = 4, kVectorB = 4;
+-2 23f535
 +constexpr int kTaps = 15;
 +constexpr int kVectorA = 8, kVectorB = 8;
 @@
--// lib/mma/tensor_core.cuh.j2 (3)
+-1 54de51
 +// lib/mma/tensor_core.cuh.j2 (1)
 @@
--// lib/mma/tile_products.cuh.j2 (1)
+-1 03ebd3
 +// lib/mma/tile_products.cuh.j2 (2)
 (3) from (2):
 @@
--constexpr int kTaps = 15;
+-1 9bb04d
 +constexpr int kTaps = 27;
 @@
--// lib/tile/stage_tiles.cuh.j2 (1)
+-1 764bdf
 +// lib/tile/stage_tiles.cuh.j2 (2)
 @@
--// lib/mma/tensor_core.cuh.j2 (1)
+-1 a1a041
 +// lib/mma/tensor_core.cuh.j2 (2)
 @@
--// lib/mma/tile_fragments.cuh.j2 (1)
+-1 e735ac
 +// lib/mma/tile_fragments.cuh.j2 (2)

@@ -20,9 +20,9 @@ from sparsegen.integrations.torch.attention.place_masks import (
     union_of_group,
     window_blocks,
 )
+from sparsegen.integrations.torch.attention.pooled_scores import Pooling
 from sparsegen.integrations.torch.attention.score_masks import (
     Per,
-    Pooling,
     pooled_scores,
     threshold_blocks,
     top_p_blocks,

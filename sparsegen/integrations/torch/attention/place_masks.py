@@ -1,23 +1,29 @@
 """Masks of blocks by what is known of tokens: their places, their documents, trees of them, and masks of elements.
 
 Where blocks live in part, a function gives the mask of all blocks in which a place lives, and the places themselves
-(``elements`` of `block_attention`). All is made on the tensors' device by PyTorch, without waiting for it.
+(``elements`` of `block_attention`). All is made on the tensors' device, without waiting for it.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
+from sparsegen.integrations.torch.blocks.mask_operators import pack_dilated_union, pack_window
+from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks
+from sparsegen.integrations.torch.blocks.place_operators import (
+    find_documents,
+    mark_branches,
+    mark_places,
+)
 from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
-from sparsegen.matrix.block_mask import checked_blocks, grid
+from sparsegen.matrix.block_mask import checked_blocks
 from sparsegen.matrix.csr import MAX_INDEX
+from sparsegen.matrix.partial_blocks import SIDE_OF_BITS
 from sparsegen.operators.attention.span import OPEN, Band
-from sparsegen.system.integers import ceil_div
 
 Side = int | tuple[int, int]
 
@@ -46,7 +52,7 @@ def window_blocks(
         OperandError: a window or sinks that are none, or a device that PyTorch cannot use.
     """
     shape, block = checked_blocks(shape, block)
-    (queries, keys), layout = shape, grid(shape, block)
+    queries, keys = shape
     band = Band.of(
         queries,
         keys,
@@ -55,37 +61,35 @@ def window_blocks(
         sinks=arguments.whole(sinks, "sinks", OperandError, least=0, most=OPEN),
         from_start=arguments.flag(from_start, "from_start", OperandError),
     )
-    place = checked_device(device)
-    i = torch.arange(layout.rows, device=place)[:, None] * block[0]
-    j = torch.arange(layout.columns, device=place) * block[1]
-    last_i, last_j = (i + block[0] - 1).clamp(max=queries - 1), (j + block[1] - 1).clamp(max=keys - 1)
-    # A rectangle of places has every difference between those of two of its corners.
-    is_before_most = j - last_i <= band.most
-    live = is_before_most & ((last_j - i >= band.least) | (j < band.sinks))
+    place = torch.empty(0, device=checked_device(device)).device
+    words = pack_window((*shape, *block, band.least, band.most, band.sinks), place)
     share = max(1, band.places(queries, keys)) / (queries * keys)
-    return BlockMaskTensor.from_blocks(live, block, shape, density=share)
+    return BlockMaskTensor(shape, block, words, share)
 
 
 def document_blocks(
     ids: Tensor, block: Side, key_ids: Tensor | None = None, *, density: float = 0.5
-) -> tuple[BlockMaskTensor, Tensor]:
-    """Attention within documents: the mask of the blocks that may hold a query and a key of one, and the elements.
+) -> tuple[BlockMaskTensor, PartialBlocks]:
+    """Attention within documents: the mask of the blocks that may hold a query and a key of one, and the bits of those
+    that are partial, for ``elements``. Two launches make both.
 
-    Where every document begins at a multiple of the blocks' sides, the mask alone is exact.
+    Where every document begins at a multiple of the blocks' sides, the mask alone is exact. There is room for the bits
+    of all blocks, a bit for each place, and only those of partial blocks are written: `varlen_blocks` needs less
+    memory for long sequences behind one another.
 
     Args:
         ids: integers, tokens or batch × tokens: which document a query is of. One below 0 is padding, which sees
             nothing and is not seen.
-        block: queries and keys of a block, or one number for both.
+        block: queries and keys of a block, or one number for both; multiples of 16.
         key_ids: likewise of the keys; by default those of the queries. Ids that rise along the tokens give the fewest
             blocks.
         density: the share of live blocks that is expected.
 
     Returns:
-        The mask, one or batch × 1 of them, and bool, queries × keys or batch × 1 × queries × keys.
+        The mask, one or batch × 1 of them, and as many partial blocks.
 
     Raises:
-        OperandError: no tensors of integers of such shapes.
+        OperandError: no tensors of integers of such shapes, or a block without such bits.
         MatrixError: a block that is none.
     """
     given = {"ids": ids, "key_ids": ids if key_ids is None else key_ids}
@@ -98,12 +102,17 @@ def document_blocks(
                 f"{name}: expected tokens or batch × tokens on one device, got shapes {tuple(ids.shape)} and "
                 f"{tuple(tensor.shape)} on {ids.device} and {tensor.device}"
             )
-    q, k = (tensor if tensor.dim() == 1 else tensor[:, None] for tensor in given.values())
+    q, k = (tensor if tensor.dtype == torch.int32 else tensor.long() for tensor in given.values())
+    if q.dtype != k.dtype:
+        q, k = q.long(), k.long()
     shape, block = checked_blocks((q.shape[-1], k.shape[-1]), block)
-    elements = (q[..., :, None] == k[..., None, :]) & (q >= 0)[..., None]
-    (q_least, q_most), (k_least, k_most) = _ends(q, block[0]), _ends(k, block[1])
-    live = (q_least[..., None] <= k_most[..., None, :]) & (k_least[..., None, :] <= q_most[..., None])
-    return BlockMaskTensor.from_blocks(live, block, shape, density=density), elements
+    if block[0] % SIDE_OF_BITS or block[1] % SIDE_OF_BITS:
+        raise OperandError(
+            f"block: partial blocks have sides that are multiples of {SIDE_OF_BITS}, not {block[0]} × {block[1]}"
+        )
+    live, numbers, bits = find_documents(q, k, *block)
+    mask = BlockMaskTensor(shape, block, live, density)
+    return mask, PartialBlocks(shape, block, numbers, bits)
 
 
 def tree_blocks(
@@ -131,15 +140,7 @@ def tree_blocks(
     if parents.dim() not in (1, 2) or not parents.shape[-1]:
         raise OperandError(f"parents: expected tokens or batch × tokens, got shape {tuple(parents.shape)}")
     context = arguments.whole(context, "context", OperandError, least=0, most=MAX_INDEX)
-    tokens = parents.shape[-1]
-    own = torch.arange(tokens, device=parents.device)
-    reached = (parents[..., None] == own) | (own[:, None] == own)
-    for _ in range(max(1, (tokens - 1).bit_length())):  # branches twice as long with each
-        wide = reached.float()
-        reached = wide @ wide > 0
-    if parents.dim() == 2:
-        reached = reached[:, None]
-    elements = functional.pad(reached, (context, 0), value=True)
+    elements = mark_branches(parents, context)
     return from_elements(elements, block, density=density), elements
 
 
@@ -162,10 +163,7 @@ def from_elements(elements: Tensor, block: Side, *, density: float = 0.5) -> Blo
             f"{tuple(elements.shape)}"
         )
     shape, block = checked_blocks((elements.shape[-2], elements.shape[-1]), block)
-    layout = grid(shape, block)
-    missing = 0, layout.columns * block[1] - shape[1], 0, layout.rows * block[0] - shape[0]
-    tiles = functional.pad(elements, missing).unflatten(-1, (layout.columns, block[1]))
-    live = tiles.any(-1).unflatten(-2, (layout.rows, block[0])).any(-2)
+    live, _, _ = mark_places(elements, *block, False)
     return BlockMaskTensor.from_blocks(live, block, shape, density=density)
 
 
@@ -174,12 +172,11 @@ def dilated(mask: BlockMaskTensor, by: Side) -> BlockMaskTensor:
     check_mask(mask)
     rows, columns = arguments.sides(by, "by", OperandError, least=0)
     arguments.whole(max(rows, columns), "by", OperandError, most=MAX_INDEX)
-    flat = mask.blocks().float().reshape(-1, 1, mask.layout.rows, mask.layout.columns)
-    size = 2 * rows + 1, 2 * columns + 1
-    grown = functional.max_pool2d(flat, size, stride=1, padding=(rows, columns)) > 0
-    live = grown.reshape(*mask.lead, mask.layout.rows, mask.layout.columns)
-    density = min(1.0, mask.density * size[0] * size[1])
-    return BlockMaskTensor.from_blocks(live, mask.block, mask.shape, density=density)
+    if rows == columns == 0:
+        return mask
+    words = pack_dilated_union(mask.words, mask.layout.rows, mask.layout.columns, 1, rows, columns)
+    density = min(1.0, mask.density * (2 * rows + 1) * (2 * columns + 1))
+    return BlockMaskTensor(mask.shape, mask.block, words, density)
 
 
 def union_of_group(mask: BlockMaskTensor, group: int) -> BlockMaskTensor:
@@ -188,15 +185,7 @@ def union_of_group(mask: BlockMaskTensor, group: int) -> BlockMaskTensor:
     group = arguments.whole(group, "group", OperandError, least=1)
     if not mask.lead or mask.lead[-1] % group:
         raise OperandError(f"mask: expected a multiple of {group} heads, got {mask}")
-    live = mask.blocks().unflatten(len(mask.lead) - 1, (-1, group))
-    shared = live.any(-3, keepdim=True).expand(live.shape).flatten(-4, -3)
-    density = min(1.0, group * mask.density)
-    return BlockMaskTensor.from_blocks(shared, mask.block, mask.shape, density=density)
-
-
-def _ends(ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The least and the greatest id of each block, ... × blocks."""
-    blocks = ceil_div(ids.shape[-1], size)
-    missing = blocks * size - ids.shape[-1]
-    tiles = torch.cat((ids, ids[..., -1:].expand(*ids.shape[:-1], missing)), -1).unflatten(-1, (blocks, size))
-    return tiles.amin(-1), tiles.amax(-1)
+    if group == 1:
+        return mask
+    words = pack_dilated_union(mask.words, mask.layout.rows, mask.layout.columns, group, 0, 0)
+    return BlockMaskTensor(mask.shape, mask.block, words, min(1.0, group * mask.density))

@@ -21,8 +21,8 @@ from sparsegen.integrations.torch.attention.attention_options import (
     sink_gradient_like,
     statistics_like,
 )
-from sparsegen.integrations.torch.blocks.mask_launches import blocks_of
 from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks
+from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.integrations.torch.calls.wide import WIDE, widened
 from sparsegen.integrations.torch.pattern.plain import CHUNK
 from sparsegen.matrix.block_mask import grid

@@ -1,8 +1,7 @@
 """Masks of blocks by scores: the largest of each row or head, a share of their softmax, or those above a threshold.
 
-All is made where the scores lie, without waiting for their device, and CUDA graphs capture it. The largest scores
-become the words of all masks in one launch; other masks are bools by some operations of PyTorch on a number for each
-block, and one launch that makes words of them (`BlockMaskTensor.from_blocks`).
+All is made where the scores lie, without waiting for their device, and CUDA graphs capture it. One launch makes the
+words of all masks of scores; two make scores of Q and K.
 """
 
 from __future__ import annotations
@@ -14,11 +13,17 @@ from torch import Tensor
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, pack_largest, sizes_of
+from sparsegen.integrations.torch.attention.pooled_scores import Pooling, pooled
+from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, sizes_of
+from sparsegen.integrations.torch.blocks.mask_operators import (
+    pack_from_threshold,
+    pack_largest,
+    pack_share,
+)
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.matrix.block_mask import checked_blocks
 from sparsegen.operators import member
-from sparsegen.plan.block_masks import Largest
+from sparsegen.plan.mask_sources import Largest
 
 Side = int | tuple[int, int]
 
@@ -28,13 +33,6 @@ class Per(StrEnum):
 
     ROW = "row"  # within a row of blocks
     HEAD = "head"  # within a whole mask
-
-
-class Pooling(StrEnum):
-    """The reduction of the tokens of a block to one, column by column."""
-
-    MEAN = "mean"
-    MAX = "max"
 
 
 def topk_blocks(
@@ -82,12 +80,8 @@ def top_p_blocks(
     p = arguments.number(p, "p", OperandError)
     if not 0 < p <= 1:
         raise OperandError(f"p = {p:g} is outside (0, 1]: it is the share of each row's softmax that is kept")
-    wide = scores.detach().float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    ordered, places = wide.sort(dim=-1, descending=True, stable=True)
-    shares = ordered.softmax(-1)
-    is_kept = (shares.cumsum(-1) - shares < p) & (ordered > -torch.inf)
-    live = torch.zeros_like(is_kept).scatter(-1, places, is_kept)
-    return BlockMaskTensor.from_blocks(live, block, shape, density=density)
+    shape, block = sizes_of(scores, block, shape)
+    return BlockMaskTensor(shape, block, pack_share(scores.detach(), p), density)
 
 
 def threshold_blocks(
@@ -113,8 +107,10 @@ def threshold_blocks(
             f"least: expected what broadcasts to {tuple(scores.shape)} on {scores.device}, got {tuple(least.shape)} on "
             f"{least.device}"
         )
-    live = (scores.detach() >= least) & (scores.detach() > -torch.inf)
-    return BlockMaskTensor.from_blocks(live, block, shape, density=density)
+    thresholds, number = (least.detach(), 0.0) if isinstance(least, Tensor) else (None, least)
+    shape, block = sizes_of(scores, block, shape)
+    words = pack_from_threshold(scores.detach(), thresholds, number)
+    return BlockMaskTensor(shape, block, words, density)
 
 
 def pooled_scores(
@@ -145,30 +141,12 @@ def pooled_scores(
         raise OperandError(
             f"k: expected {q.shape[0]} × a divisor of {heads} heads × any keys × {q.shape[3]}, got {tuple(k.shape)}"
         )
+    if q.device != k.device:
+        raise OperandError(f"k: expected it on {q.device}, got {k.device}")
     how = member(Pooling, pooling, "pooling", OperandError)
-    _, (rows, columns) = checked_blocks((q.shape[2], k.shape[2]), block)
+    _, sides = checked_blocks((q.shape[2], k.shape[2]), block)
     factor = q.shape[3] ** -0.5 if scale is None else arguments.factor(scale, "scale", OperandError)
-    with torch.autocast(q.device.type, enabled=False):
-        # One product for each head of keys, which scales as it goes: three launches in all.
-        keys = _pooled(k, columns, how).flatten(0, 1)
-        queries = _pooled(q, rows, how).reshape(keys.shape[0], -1, keys.shape[2])
-        scores = torch.baddbmm(queries.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=factor)
-        return scores.view(*q.shape[:2], -1, keys.shape[1])
-
-
-def _pooled(tensor: Tensor, size: int, how: Pooling) -> Tensor:
-    """... × blocks × head_dim, float32; the tensor is read once, in its own dtype."""
-    tensor, parts = tensor.detach(), []
-    rest = tensor.shape[-2] % size
-    whole = tensor.shape[-2] - rest
-    if whole:
-        parts.append(tensor[..., :whole, :].unflatten(-2, (-1, size)))
-    if rest:
-        parts.append(tensor[..., whole:, :].unsqueeze(-3))
-    pooled = [
-        part.amax(-2).float() if how is Pooling.MAX else part.mean(-2, dtype=torch.float32) for part in parts
-    ]
-    return pooled[0] if len(pooled) == 1 else torch.cat(pooled, -2)
+    return pooled(q.detach(), k.detach(), *sides, str(how), factor)
 
 
 def _check_scores(scores: Tensor) -> None:

@@ -11,7 +11,9 @@ from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.blocks.mask_launches import expanded
+from sparsegen.integrations.torch.blocks.mask_operators import pack_listed
 from sparsegen.integrations.torch.blocks.partial_blocks import MOST_PARTIAL, PartialBlocks
+from sparsegen.integrations.torch.blocks.plain_masks import listed_blocks
 from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_dtype, require_tensors
 from sparsegen.matrix import block_mask_formats
 from sparsegen.matrix.block_mask import checked_blocks, grid
@@ -63,18 +65,20 @@ def from_counts(
     Args:
         counts: integers, ... × rows of blocks: how many blocks of each row are live.
         indices: integers, ... × rows × columns of blocks: a row's live columns first; the rest is not looked at. There
-            may be fewer places for columns than the mask has.
+            may be fewer places for columns than the mask has. Columns that it has not are left out.
         block, shape: sizes in elements.
         density: the share of live blocks that is expected.
 
     Raises:
-        OperandError: no tensors of integers.
+        OperandError: no tensors of integers, or on two devices.
         MatrixError: tensors of other sizes. What they hold is not checked.
     """
     for name, tensor in (("counts", counts), ("indices", indices)):
         require_tensors(**{name: tensor})
         if tensor.is_floating_point() or tensor.is_complex():
             raise OperandError(f"{name}: expected integers, got {tensor.dtype}")
+    if counts.device != indices.device:
+        raise OperandError(f"indices: expected them on {counts.device}, got {indices.device}")
     shape, block = checked_blocks(shape, block)
     layout = grid(shape, block)
     fits = counts.dim() > 0 and counts.shape[-1] == layout.rows and indices.shape[:-1] == counts.shape
@@ -83,8 +87,8 @@ def from_counts(
             f"{layout.rows} × {layout.columns} blocks need so many counts and indices, got shapes "
             f"{tuple(counts.shape)} and {tuple(indices.shape)}"
         )
-    live = _listed(counts, indices, layout.columns)
-    return BlockMaskTensor.from_blocks(live, block, shape, density=density)
+    words = pack_listed(counts, indices, None, None, layout.columns)
+    return BlockMaskTensor(shape, block, words, density)
 
 
 def to_counts(mask: BlockMaskTensor) -> tuple[Tensor, Tensor]:
@@ -125,10 +129,9 @@ def from_flex(
         )
     shape, block = _sizes(flex)
     columns = grid(shape, block).columns
-    live = _listed(flex.kv_num_blocks, flex.kv_indices, columns)
-    if flex.full_kv_num_blocks is not None:
-        live |= _listed(flex.full_kv_num_blocks, flex.full_kv_indices, columns)
-    return BlockMaskTensor.from_blocks(live if item is None else live[item], block, shape)
+    lists = flex.kv_num_blocks, flex.kv_indices, flex.full_kv_num_blocks, flex.full_kv_indices
+    own = lists if item is None else tuple(part if part is None else part[item] for part in lists)
+    return BlockMaskTensor(shape, block, pack_listed(*own, columns))
 
 
 def may_be_partial(flex: Any) -> bool:
@@ -160,7 +163,7 @@ def flex_elements(flex: Any, item: tuple[int, int] | None = None) -> Tensor:
     found = mask.expand() & partial.reshape(*mask.lead, queries, keys)
     if flex.full_kv_num_blocks is None:
         return found
-    full = _listed(flex.full_kv_num_blocks, flex.full_kv_indices, mask.layout.columns)
+    full = listed_blocks(flex.full_kv_num_blocks, flex.full_kv_indices, mask.layout.columns)
     whole = full if item is None else full[item]
     return found | expanded(whole.reshape(*mask.lead, *whole.shape[-2:]), block, mask.shape)
 
@@ -185,9 +188,9 @@ def partial_blocks_from_flex(flex: Any, *, room: int | None = None) -> PartialBl
         room = arguments.whole(room, "room", MatrixError, least=1, most=MOST_PARTIAL)
     shape, block = _sizes(flex)
     columns = grid(shape, block).columns
-    partial = _listed(flex.kv_num_blocks, flex.kv_indices, columns)
+    partial = listed_blocks(flex.kv_num_blocks, flex.kv_indices, columns)
     if flex.full_kv_num_blocks is not None:
-        partial &= ~_listed(flex.full_kv_num_blocks, flex.full_kv_indices, columns)
+        partial &= ~listed_blocks(flex.full_kv_num_blocks, flex.full_kv_indices, columns)
     if _has_no_function(flex):
         partial = torch.zeros_like(partial)
     return PartialBlocks.of_function(flex.mask_mod, partial, shape, block, room)
@@ -249,12 +252,3 @@ def _checked_item(item: tuple[int, int] | None, batch: int, heads: int) -> tuple
     if not (0 <= item[0] < batch and 0 <= item[1] < heads):
         raise MatrixError(f"item {item} is outside the mask's {batch} × {heads} items and heads")
     return item
-
-
-def _listed(counts: Tensor, indices: Tensor, columns: int) -> Tensor:
-    """bool, ... × rows × columns of blocks: those that counts and indices list."""
-    is_used = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
-    # Unused indices may be anything, and are sent to a column of their own.
-    places = torch.where(is_used, indices.long(), columns)
-    live = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=indices.device)
-    return live.scatter(-1, places, True)[..., :-1].contiguous()

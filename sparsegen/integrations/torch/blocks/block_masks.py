@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,17 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.blocks.mask_launches import (
-    blocks_of,
-    draw_on,
-    drop_on,
     expanded,
-    largest_on,
-    pack_on,
+    launch_draw,
+    launch_drop,
 )
+from sparsegen.integrations.torch.blocks.mask_operators import pack_blocks, pack_both
+from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator, may_run_at_once
+from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
-from sparsegen.plan.block_masks import Largest
 
 _HIGHEST = 2**63 - 1
 
@@ -117,7 +116,7 @@ class BlockMaskTensor:
         if live.dtype != torch.bool or live.dim() < 2 or not live.shape[-2] * live.shape[-1]:
             raise MatrixError(f"a mask is a matrix of bools, got {live.dtype} of shape {tuple(live.shape)}")
         shape, block = sizes_of(live, block, shape)
-        return cls(shape, block, _pack(live), density)
+        return cls(shape, block, pack_blocks(live), density)
 
     def to_host(self) -> BlockMask:
         """The mask on the host, where it is checked whole; waits for the device.
@@ -150,21 +149,29 @@ class BlockMaskTensor:
     def __or__(self, other: BlockMaskTensor) -> BlockMaskTensor:
         """Union of two masks of one shape and block; leading dimensions broadcast."""
         self._require_alike(other)
-        both = self.blocks() | other.blocks()
-        density = min(1.0, self.density + other.density)
-        return BlockMaskTensor.from_blocks(both, self.block, self.shape, density=density)
+        return self._joined(other, min(1.0, self.density + other.density), unites=True)
 
     def __and__(self, other: BlockMaskTensor) -> BlockMaskTensor:
         """Intersection of two masks of one shape and block; leading dimensions broadcast."""
         self._require_alike(other)
-        both = self.blocks() & other.blocks()
-        density = min(self.density, other.density)
-        return BlockMaskTensor.from_blocks(both, self.block, self.shape, density=density)
+        return self._joined(other, min(self.density, other.density), unites=False)
+
+    def _joined(self, other: BlockMaskTensor, density: float, *, unites: bool) -> BlockMaskTensor:
+        words = pack_both(self.words, other.words, self.layout.rows, self.layout.columns, unites)
+        return BlockMaskTensor(self.shape, self.block, words, density)
 
     def _require_alike(self, other: Any) -> None:
         arguments.instance(other, BlockMaskTensor, "mask", OperandError)
         if (self.shape, self.block) != (other.shape, other.block):
             raise OperandError(f"masks of one shape and block can be put together, not {self} and {other}")
+        if self.words.device != other.words.device:
+            raise OperandError(f"mask: expected it on {self.words.device}, got {other.words.device}")
+        try:
+            torch.broadcast_shapes(self.lead, other.lead)
+        except RuntimeError as error:
+            raise OperandError(
+                f"masks whose numbers broadcast can be put together, not {self} and {other}"
+            ) from error
 
     def __repr__(self) -> str:
         return f"<BlockMaskTensor: {self}, on {self.words.device}>"
@@ -274,11 +281,11 @@ def mask_of(
         early: true if the state is older than the kernel before; see `BlockMaskMaker.bind_draw`. The mask is the same.
     """
     if may_run_at_once(state):
-        _check_state(state)
-        layout, density = _drawing(shape, block, draw)
-        words = draw_on(state, layout, draw, early=early)
+        what = mask_of, shape, block, draw.p, draw.drawn, early
+        drawn = calls.target(what, (state,), _drawing, (state, shape, block, draw, early))
+        mask: BlockMaskTensor = drawn(state)
         torch.autograd.graph.increment_version(state)
-        return BlockMaskTensor.unchecked(shape, block, words, density)
+        return mask
     layout = grid(shape, block)
     words = torch.ops.sparsegen.draw_block_mask(
         state, layout.rows, layout.columns, draw.p, str(draw.drawn), early
@@ -286,11 +293,14 @@ def mask_of(
     return BlockMaskTensor(shape, block, words, draw.density(layout))
 
 
-@lru_cache(maxsize=1024)
-def _drawing(shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw) -> tuple[BlockMaskLayout, float]:
-    """Layout and density of masks like this, which take longer to work out than a launch."""
+def _drawing(
+    state: Tensor, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw, early: bool
+) -> Callable[[Tensor], BlockMaskTensor]:
+    """Returns the function that draws masks like this; layout and density take longer to work out than a launch."""
+    _check_state(state)
     layout = grid(shape, block)
-    return layout, draw.density(layout)
+    density, launch = draw.density(layout), launch_draw(state, layout, draw, early=early)
+    return lambda state: BlockMaskTensor.unchecked(shape, block, launch(state), density)
 
 
 def new_state(device: torch.device | str | None = None, generator: torch.Generator | None = None) -> Tensor:
@@ -308,7 +318,7 @@ def new_state(device: torch.device | str | None = None, generator: torch.Generat
 )
 def _draw(state: Tensor, rows: int, columns: int, p: float, drawn: str, early: bool = False) -> Tensor:
     _check_state(state)
-    return draw_on(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)), early=early)
+    return launch_draw(state, BlockMaskLayout(rows, columns), MaskDraw(p, Drawn(drawn)), early=early)(state)
 
 
 def _check_state(state: Tensor) -> None:
@@ -334,29 +344,10 @@ def _drop_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     return drop_blocks(dy, state, *ctx.rest), *[None] * 4
 
 
-_pack = DirectOperator(
-    "pack_block_mask",
-    "(Tensor live) -> Tensor",
-    pack_on,
-    fake=lambda live: live.new_empty(
-        (*live.shape[:-2], BlockMaskLayout(*live.shape[-2:]).words), dtype=torch.uint64
-    ),
-    tensors=1,
-)
-pack_largest = DirectOperator(
-    "pack_largest_blocks",
-    "(Tensor scores, str among, int live) -> Tensor",
-    lambda scores, among, live: largest_on(scores, Largest(among), live),
-    fake=lambda scores, *_: scores.new_empty(
-        (*scores.shape[:-2], BlockMaskLayout(*scores.shape[-2:]).words), dtype=torch.uint64
-    ),
-    tensors=1,
-)
-"""The buffers of the masks of the blocks with the largest scores; see `largest_on`."""
 drop_blocks = DirectOperator(
     "block_dropout",
     "(Tensor x, Tensor state, float p, int block_rows, int block_columns) -> Tensor",
-    lambda x, state, p, block_rows, block_columns: drop_on(x, state, p, (block_rows, block_columns)),
+    calls.of(2, launch_drop),
     fake=lambda x, *_: x.new_empty(x.shape),
     tensors=2,
     backward=_drop_backward,

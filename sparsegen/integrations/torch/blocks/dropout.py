@@ -21,7 +21,8 @@ from sparsegen.integrations.torch.blocks.dropped_blocks import dropped
 from sparsegen.integrations.torch.blocks.mask_launches import independent
 from sparsegen.integrations.torch.blocks.masked_products import dsd
 from sparsegen.integrations.torch.calls.activations import Activation
-from sparsegen.integrations.torch.calls.autocast import autocast_dtype
+from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
+from sparsegen.integrations.torch.calls.direct import PLAIN
 from sparsegen.integrations.torch.calls.layer_weights import keep_hooks, own_parameters
 from sparsegen.integrations.torch.calls.monte_carlo import MonteCarloDropout, checked_probability
 from sparsegen.integrations.torch.calls.tensor_checks import (
@@ -149,37 +150,43 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
                 seed of its own is computed again by a checkpoint, or trains for the first time while a CUDA graph is
                 captured.
         """
-        require_tensors(x=x)
-        if not x.dim() or x.shape[-1] != self.in_features:
+        if type(x) not in PLAIN or x.layout is not torch.strided:
+            require_tensors(x=x)
+        *lead, features = x.shape or (0,)
+        if not x.dim() or features != self.in_features:
             raise OperandError(f"x: expected ... × {self.in_features} features, got shape {tuple(x.shape)}")
-        cast, held = autocast_dtype(x.device), self.weight.dtype
-        if x.dtype != held and cast is None:
+        # PyTorch's way to an attribute takes longer, and is for what stands in a parameter's place.
+        own = self._parameters
+        weight, bias = (own["weight"], own["bias"]) if "weight" in own else (self.weight, self.bias)
+        assert weight is not None
+        cast = autocast_dtype(x.device) if is_any_autocast() else None
+        if cast is None and x.dtype is not weight.dtype:
             raise OperandError(
-                f"x: expected {held}, as the layer's weight is, got {x.dtype}; use x.to({held})"
+                f"x: expected {weight.dtype}, as the layer's weight is, got {x.dtype}; use x.to({weight.dtype})"
             )
         if not self.drops or self.p == 0:
-            return self.activation.of(functional.linear(x, self.weight, self.bias))
+            return self.activation.of(functional.linear(x, weight, bias))
         dtype = x.dtype if cast is None else cast
         # An index, for torch.compile makes of another number of tokens a symbol, and what is faster depends on it.
-        tokens = operator.index(math.prod(x.shape[:-1]))
-        sizes = tokens, self.in_features, self.out_features
+        sizes = operator.index(math.prod(lead)), self.in_features, self.out_features
         # The state names the mask, whichever products run.
         state = self._own_state(x.device) if self.own_seed else new_state(x.device)
-        fuses = self.activation is Activation.RELU and self.bias is not None
-        facts = self.block, self.p, dtype, str(x.device), self.bias is not None, fuses, self.own_seed
+        fuses = self.activation is Activation.RELU and bias is not None
+        facts = self.block, self.p, dtype, str(x.device), bias is not None, fuses, self.own_seed
         if not masked_products_pay(*sizes, *facts, str(self.dense)):
             named = state
             if self.own_seed:
                 named = state.clone()  # the gradient needs it
                 state[1] += 1
             kept = dropped(x, named, self.p, self.block)
-            return self.activation.of(functional.linear(kept, self.weight, self.bias))
-        bias = None if self.bias is None else self.bias.to(dtype)
-        rows, weight = x.reshape(tokens, x.shape[-1]).to(dtype), self.weight.to(dtype)
+            return self.activation.of(functional.linear(kept, weight, bias))
         draw = MaskDraw(self.p) if torch.compiler.is_dynamo_compiling() else independent(self.p)
         mask = mask_of(state, sizes[:2], self.block, draw, early=self.own_seed)
+        rows = x if len(lead) == 1 else x.reshape(sizes[0], features)
+        if cast is not None:
+            rows, weight, bias = rows.to(cast), weight.to(cast), None if bias is None else bias.to(cast)
         y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses, dense="never")
-        y = y.reshape(*x.shape[:-1], self.out_features)
+        y = y if len(lead) == 1 else y.reshape(*lead, self.out_features)
         return y if fuses else self.activation.of(y)
 
     def _own_state(self, device: torch.device) -> Tensor:

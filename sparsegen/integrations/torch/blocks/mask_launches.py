@@ -5,30 +5,34 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.blocks import plain_masks
+from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device, kernel_device_of
-from sparsegen.integrations.torch.calls.plain_launches import PlainLaunches, stream_of
+from sparsegen.integrations.torch.calls.plain_launches import current_stream, stream_of
 from sparsegen.integrations.torch.calls.prepared import aligned
 from sparsegen.kernels.base import Device
-from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.matrix.block_mask import BlockMaskLayout, grid, packed
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
+from sparsegen.plan.arrays import empty_tensors
 from sparsegen.plan.block_dropout import bind_block_dropout
-from sparsegen.plan.block_masks import BlockMaskMaker, Given, Largest
+from sparsegen.plan.block_masks import BlockMaskMaker
 from sparsegen.plan.executors import made_here, shared_executor
+from sparsegen.plan.mask_sources import Given, Largest, MaskSource, given, largest
+from sparsegen.plan.own_launch import Bound, OwnBinding
 
 Key = tuple[str, int, BlockMaskLayout, int]
-What = MaskDraw | Given | tuple[Largest, int]
+What = MaskDraw | MaskSource
+MOST_LAUNCHES = 4096  # that a thread keeps: thresholds and the like may be new in every call
 
 
 class _Makers(threading.local):
-    """Makers of the calling thread, one for each device and layout, with their launches. None is dropped: graphs may
-    use any.
+    """Makers of the calling thread, one for each device and layout, with their launches. No maker is dropped: graphs
+    may use its memory.
     """
 
     def __init__(self) -> None:
@@ -52,12 +56,10 @@ class _Makers(threading.local):
                 if key not in self.makers:
                     self.makers[key] = BlockMaskMaker(layout, executor, masks)
                 maker = self.makers[key]
-                if isinstance(what, Given):
-                    return maker.bind_finish(what)
-                if isinstance(what, MaskDraw):
-                    return maker.bind_draw(what, early=early)
-                return maker.bind_largest(*what)
+                return maker.bind_draw(what, early=early) if isinstance(what, MaskDraw) else maker.bind(what)
 
+            if len(self.launches) >= MOST_LAUNCHES:
+                self.launches.clear()
             found = self.launches[key, what, early] = made_here(executor, bind)
         return found
 
@@ -75,101 +77,151 @@ def _words_of(layout: BlockMaskLayout) -> int:
 
 
 _here = _Makers()
-_drops = PlainLaunches(bind_block_dropout)
 
 
-def draw_on(state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bool = False) -> Tensor:
-    """The buffer of the mask that a state names, where the state lies; one is added to its step.
+def launch_draw(
+    state: Tensor, layout: BlockMaskLayout, draw: MaskDraw, *, early: bool = False
+) -> Callable[[Tensor], Tensor]:
+    """Returns the function that gives the buffer of the mask that such a state names, where the state lies; one is
+    added to its step.
 
     Args:
         early: see `BlockMaskMaker.bind_draw`.
     """
     device = kernel_device_of(state.device)
     if device is None:
-        seed, step = (int(word) & (1 << 64) - 1 for word in state.tolist())
-        words = torch.from_numpy(packed(draw_blocks(layout, draw, seed, step))).to(state.device)
-        state[1] += 1
+        return partial(_drawn_by_numpy, layout, draw)
+    own = OwnBinding(shared_executor(device), lambda _: _here.launch(device, layout, draw, early))
+    bound, stream = own.bound, current_stream(state)
+    empty = empty_tensors(torch, (layout.words,), torch.uint64, state.device)
+
+    def launch(state: Tensor) -> Tensor:
+        words: Tensor = empty()
+        bound()(stream(), state.data_ptr(), words.data_ptr())
         return words
-    words = torch.empty(_words_of(layout), dtype=torch.uint64, device=state.device)
-    _here.launch(device, layout, draw, early)(stream_of(state), state.data_ptr(), words.data_ptr())
+
+    return launch
+
+
+def _drawn_by_numpy(layout: BlockMaskLayout, draw: MaskDraw, state: Tensor) -> Tensor:
+    seed, step = (int(word) & (1 << 64) - 1 for word in state.tolist())
+    words = torch.from_numpy(packed(draw_blocks(layout, draw, seed, step))).to(state.device)
+    state[1] += 1
+    return words
+
+
+def make_on(
+    source: MaskSource,
+    device: Device,
+    place: torch.device,
+    lead: tuple[int, ...],
+    layout: BlockMaskLayout,
+    *at: int,
+) -> Tensor:
+    """The buffers of the masks of a source, ... × words.
+
+    Args:
+        place: where they lie, which is the device's.
+        at: the addresses of what the source takes.
+    """
+    masks = math.prod(lead)
+    words = torch.empty((*lead, _words_of(layout)), dtype=torch.uint64, device=place)
+    if masks:
+        _here.launch(device, layout, source, masks=masks)(stream_of(words), *at, words.data_ptr())
     return words
 
 
 def pack_on(live: Tensor) -> Tensor:
     """The buffers of the masks of live blocks (bools, ... × rows × columns of blocks), where they lie."""
-    lead, layout = live.shape[:-2], BlockMaskLayout(*live.shape[-2:])
-    device, masks = kernel_device_of(live.device), math.prod(lead)
+    device = kernel_device_of(live.device)
     if device is None:
         return plain_masks.packed_blocks(live)
     live = live.contiguous()
-    words = torch.empty((*lead, layout.words), dtype=torch.uint64, device=live.device)
-    if masks:
-        launch = _here.launch(device, layout, Given.BOOLS, masks=masks)
-        launch(stream_of(live), live.data_ptr(), words.data_ptr())
-    return words
+    source, layout = given(Given.BOOLS), BlockMaskLayout(*live.shape[-2:])
+    return make_on(source, device, live.device, live.shape[:-2], layout, live.data_ptr())
 
 
 def largest_on(scores: Tensor, among: Largest, live: int) -> Tensor:
     """Makes the masks of the ``live`` blocks with the largest scores (... × rows × columns of blocks) on their device;
     of equal ones the first. Blocks with -inf or NaN never live.
     """
-    lead, layout = scores.shape[:-2], BlockMaskLayout(*scores.shape[-2:])
-    device, masks = kernel_device_of(scores.device), math.prod(lead)
+    device = kernel_device_of(scores.device)
     if device is None:
         return plain_masks.largest_blocks(scores, among, live)
+    return of_scores(largest(among, live), device, scores)
+
+
+def of_scores(source: MaskSource, device: Device, scores: Tensor, *at: int) -> Tensor:
+    """The masks of a source that takes scores, ... × rows × columns of blocks, and what lies at other addresses."""
     scores = scores.detach().float().contiguous()
-    words = torch.empty((*lead, layout.words), dtype=torch.uint64, device=scores.device)
-    if masks:
-        launch = _here.launch(device, layout, (among, live), masks=masks)
-        launch(stream_of(scores), scores.data_ptr(), words.data_ptr())
-    return words
+    layout = BlockMaskLayout(*scores.shape[-2:])
+    return make_on(source, device, scores.device, scores.shape[:-2], layout, scores.data_ptr(), *at)
 
 
-def drop_on(x: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
-    """X, a matrix, without the blocks that the mask of a state drops, the others divided by the share that is left."""
-    shape, draw = (x.shape[0], x.shape[1]), independent(p)
-    device = kernel_device(x)
+def launch_drop(
+    x: Tensor, state: Tensor, p: float, block_rows: int, block_columns: int
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Returns the function that gives matrices like X without the blocks that the mask of a state drops, the others
+    divided by the share that is left.
+    """
+    bound, live = _dropping(x, p, (block_rows, block_columns))
+    if bound is None:
+        return lambda x, state: torch.where(live(state), x / live.density, 0)
+    stream, empty = current_stream(x), empty_tensors(torch, x.shape, x.dtype, x.device)
+
+    def launch(x: Tensor, state: Tensor) -> Tensor:
+        x, y = aligned(x), empty()
+        bound()(stream(), state.data_ptr(), x.data_ptr(), y.data_ptr())
+        result: Tensor = y
+        return result
+
+    return launch
+
+
+def launch_factors(
+    like: Tensor, state: Tensor, p: float, block_rows: int, block_columns: int
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Returns the function that gives the factors by which `launch_drop` drops blocks: 0, or 1 over the share left."""
+    bound, live = _dropping(like, p, (block_rows, block_columns))
+    if bound is None:
+        return lambda like, state: live(state).to(like.dtype) / live.density
+    stream, empty = current_stream(like), empty_tensors(torch, like.shape, like.dtype, like.device)
+
+    def launch(like: Tensor, state: Tensor) -> Tensor:
+        factors: Tensor = empty()
+        bound()(stream(), state.data_ptr(), 0, factors.data_ptr())
+        return factors
+
+    return launch
+
+
+def _dropping(x: Tensor, p: float, block: tuple[int, int]) -> tuple[Callable[[], Bound] | None, LiveElements]:
+    """The launch that drops blocks of matrices like this one, if there is one, and what else tells live elements."""
+    shape, device = (x.shape[0], x.shape[1]), kernel_device(x)
+    live = LiveElements(shape, block, independent(p))
     if device is None:
-        live, density = _drawn(state, shape, block, draw)
-        return torch.where(live, x / density, 0)
-    x = aligned(x)
-    y = torch.empty_like(x)
-    launch = _drops.of(device, shape, block, p, DTYPES[x.dtype])
-    launch(stream_of(x), state.data_ptr(), x.data_ptr(), y.data_ptr())
-    return y
+        return None, live
+    return OwnBinding(
+        shared_executor(device), bind_block_dropout, shape, block, p, DTYPES[x.dtype]
+    ).bound, live
 
 
-def multiplier_on(like: Tensor, state: Tensor, p: float, block: tuple[int, int]) -> Tensor:
-    """Returns the factors, like this matrix, by which `drop_on` drops blocks: 0, or 1 over the share left."""
-    shape, draw = (like.shape[0], like.shape[1]), independent(p)
-    device = kernel_device(like)
-    if device is None:
-        live, density = _drawn(state, shape, block, draw)
-        return live.to(like.dtype) / density
-    y = torch.empty(shape, dtype=like.dtype, device=like.device)
-    launch = _drops.of(device, shape, block, p, DTYPES[like.dtype])
-    launch(stream_of(like), state.data_ptr(), 0, y.data_ptr())
-    return y
+class LiveElements:
+    """The live elements of matrices by masks that states name, which stay as they are; without a kernel of ours.
 
+    Attributes:
+        density: their expected share.
+    """
 
-def _drawn(
-    state: Tensor, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw
-) -> tuple[Tensor, float]:
-    """Returns the live elements of the mask of a state, which stays as it is, and their expected share."""
-    layout = grid(shape, block)
-    live = blocks_of(draw_on(state.clone(), layout, draw), layout)
-    return expanded(live, block, shape), draw.density(layout)
+    def __init__(self, shape: tuple[int, int], block: tuple[int, int], draw: MaskDraw) -> None:
+        self._shape, self._block, self._draw = shape, block, draw
+        self._layout = grid(shape, block)
+        self.density = draw.density(self._layout)
 
-
-def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:
-    """bool, ... × rows × columns of blocks, of the buffers of masks, ... × words."""
-    lead, signed = words.shape[:-1], words.view(torch.int64)
-    bits = signed[..., : layout.row_order_at].reshape(*lead, layout.rows, layout.row_words)
-    order = signed[..., layout.row_order_at : layout.column_bits_at].contiguous().view(torch.int32)
-    places = torch.arange(WORD_BITS, device=words.device)
-    ranked = ((bits[..., None] >> places) & 1).reshape(*lead, layout.rows, -1)[..., : layout.columns].bool()
-    rows = order[..., : layout.rows, None].long().expand(ranked.shape)
-    return torch.empty_like(ranked).scatter_(-2, rows, ranked)
+    def __call__(self, state: Tensor) -> Tensor:
+        """bool, one for each element."""
+        words = launch_draw(state, self._layout, self._draw)(state.clone())
+        return expanded(blocks_of(words, self._layout), self._block, self._shape)
 
 
 def expanded(blocks: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> Tensor:

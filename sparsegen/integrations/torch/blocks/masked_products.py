@@ -23,10 +23,10 @@ from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
-from sparsegen.integrations.torch.blocks.column_sums import column_sums
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct, drawn_words
+from sparsegen.integrations.torch.calls.column_sums import column_sums
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
-from sparsegen.integrations.torch.calls.direct import PLAIN, Context, DirectOperator
+from sparsegen.integrations.torch.calls.direct import PLAIN, Context, DirectOperator, asked
 from sparsegen.integrations.torch.calls.either import chosen
 from sparsegen.integrations.torch.calls.launches import Result, View, calls, launch_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
@@ -323,18 +323,19 @@ def _(out: Tensor, *_: object) -> None:
 def _remember_dsd(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, weight, _, words, *mask, relu, dense = inputs
     ctx.save_for_backward(x, weight, words, output if relu else None)
-    ctx.mask, ctx.dense = mask, dense
+    ctx.mask = *mask, dense
 
 
 def _dsd_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, words, y = ctx.saved_tensors
-    needs = ctx.needs_input_grad
+    needs, mask = ctx.needs_input_grad, ctx.mask
     if y is not None:
         dy = torch.where(y > 0, dy, 0)
+    what = asked(dy, x, weight)
     return (
-        _sdd(dy, weight, words, *ctx.mask, ctx.dense) if needs[0] else None,
-        _dsd_transposed(x, dy, words, *ctx.mask, ctx.dense) if needs[1] else None,
-        column_sums(dy) if needs[2] else None,
+        _sdd.by(what, dy, weight, words, *mask) if needs[0] else None,
+        _dsd_transposed.by(what, x, dy, words, *mask) if needs[1] else None,
+        column_sums.by(what, dy) if needs[2] else None,
         *[None] * 7,
     )
 

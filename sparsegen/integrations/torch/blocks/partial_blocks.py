@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sparsegen.errors import OperandError
+from sparsegen.integrations.torch.blocks.place_operators import mark_places
+from sparsegen.integrations.torch.blocks.plain_places import packed_bits
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.matrix.block_mask import checked_blocks, grid
 from sparsegen.matrix.partial_blocks import FULL, words_of_block
@@ -71,13 +72,8 @@ class PartialBlocks:
             elements: bool, ... × queries × keys. There is room for the bits of all blocks: a bit for each place.
         """
         shape = int(elements.shape[-2]), int(elements.shape[-1])
-        dead = _tiles(~elements, block)
-        live = _tiles(elements, block).flatten(-2).any(-1)
-        lead = dead.shape[:-2]
-        count = lead.numel()
-        numbers = torch.arange(count, dtype=torch.int32, device=elements.device).view(lead)
-        numbers = numbers.where(dead.flatten(-2).any(-1), FULL)
-        return live, cls(shape, block, numbers, _packed(~dead.reshape(count, *block)))
+        live, numbers, bits = mark_places(elements, *block, True)
+        return live, cls(shape, block, numbers, bits)
 
     @classmethod
     def of_function(
@@ -114,7 +110,7 @@ class PartialBlocks:
         q, k = q.clamp_(max=shape[0] - 1), k.clamp_(max=shape[1] - 1)
         found = sees(item[:, None, None], head[:, None, None], q[:, :, None], k[:, None, :])
         numbers = torch.where(flat, order, FULL).to(torch.int32).view(partial.shape)
-        return cls(shape, block, numbers, _packed(found.expand(room, *block)))
+        return cls(shape, block, numbers, packed_bits(found.expand(room, *block)))
 
     def rows(self, item: int, head: int, queries: slice) -> Tensor:
         """bool, some queries × keys: what the blocks of a mask let live; all of full ones.
@@ -135,22 +131,6 @@ class PartialBlocks:
 def grid_sides(blocks: Tensor) -> tuple[int, int]:
     """Rows and columns of blocks, of a bool or a number for each."""
     return int(blocks.shape[-2]), int(blocks.shape[-1])
-
-
-def _tiles(elements: Tensor, block: tuple[int, int]) -> Tensor:
-    """Bools by blocks, ... × rows × columns × their queries × their keys; false past the ends."""
-    rows, columns = (ceil_div(size, side) for size, side in zip(elements.shape[-2:], block, strict=True))
-    missing = 0, columns * block[1] - elements.shape[-1], 0, rows * block[0] - elements.shape[-2]
-    padded = functional.pad(elements, missing)
-    return padded.unflatten(-1, (columns, block[1])).unflatten(-3, (rows, block[0])).transpose(-3, -2)
-
-
-def _packed(places: Tensor) -> Tensor:
-    """Words (uint64, blocks × words of a block) of bools, blocks × queries × keys."""
-    weights = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8, device=places.device)
-    groups = places.reshape(places.shape[0], -1, 8)
-    packed = torch.where(groups, weights, 0).sum(-1, dtype=torch.uint8)
-    return packed.contiguous().view(torch.int64).view(torch.uint64)
 
 
 def _unpacked(words: Tensor, block: tuple[int, int]) -> Tensor:

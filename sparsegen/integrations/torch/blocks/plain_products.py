@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.blocks.block_masks import new_state
-from sparsegen.integrations.torch.blocks.mask_launches import draw_on
+from sparsegen.integrations.torch.blocks.mask_launches import launch_draw
 from sparsegen.integrations.torch.blocks.where_live import LiveTensorBlocks
 from sparsegen.integrations.torch.calls.wide import WIDE
 from sparsegen.kernels.base import Device
@@ -28,9 +28,8 @@ class PlainProduct:
         self._problem, self._scale = problem, scale
         block = problem.block.rows, problem.block.columns
         self._live = LiveTensorBlocks((problem.m, problem.k), block, device)
-        self._names = tuple(spec.name for spec in problem.dense_operands())
-        has_w_by_rows = isinstance(problem, DsdProblem | SddProblem) and problem.w_layout is Layout.ROW
-        self._turns_weight = has_w_by_rows
+        self._first, self._second = (spec.name for spec in problem.dense_operands())
+        self._turns_weight = isinstance(problem, DsdProblem | SddProblem) and problem.w_layout is Layout.ROW
 
     def __call__(
         self, first: Tensor, second: Tensor, *rest: Tensor | None, out: Tensor | None = None
@@ -42,17 +41,21 @@ class PlainProduct:
             out: the result's tensor, contiguous; by default a new one.
         """
         *biases, words = rest
-        wide = first.dtype if first.is_cuda or first.dtype in WIDE else torch.float32
-        second = second.t() if self._turns_weight else second
-        dense = dict(zip(self._names, (first.detach().to(wide), second.detach().to(wide)), strict=True))
-        given = {**dense, "mask": words, "scale": self._scale}
+        if self._turns_weight:
+            second = second.t()
+        given = {self._first: first, self._second: second, "mask": words, "scale": self._scale}
         if biases and biases[0] is not None:
-            given["bias"] = biases[0].detach().to(wide)
-        if out is None or out.dtype is wide:
+            given["bias"] = biases[0]
+        if first.is_cuda or first.dtype in WIDE:
             result: Tensor = self._problem.dense_result(torch, self._live, given, out)
-            return result.to(first.dtype)
-        widened = self._problem.dense_result(torch, self._live, given, out.to(wide))
-        return out.copy_(widened)
+            return result
+        wide = {
+            name: one.float() if isinstance(one, Tensor) and one is not words else one
+            for name, one in given.items()
+        }
+        into = None if out is None else out.float()
+        found: Tensor = self._problem.dense_result(torch, self._live, wide, into).to(first.dtype)
+        return found if out is None else out.copy_(found)
 
 
 def drawn_words(problem: MaskedProblem, device: torch.device) -> Tensor:
@@ -60,4 +63,5 @@ def drawn_words(problem: MaskedProblem, device: torch.device) -> Tensor:
     generator = torch.Generator(device)
     generator.manual_seed(0)
     draw = MaskDraw(1 - problem.density.share)
-    return draw_on(new_state(device, generator), problem.mask_layout, draw)
+    state = new_state(device, generator)
+    return launch_draw(state, problem.mask_layout, draw)(state)

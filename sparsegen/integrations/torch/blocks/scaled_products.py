@@ -18,8 +18,9 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
-from sparsegen.integrations.torch.blocks.mask_launches import blocks_of, expanded
+from sparsegen.integrations.torch.blocks.mask_launches import expanded
 from sparsegen.integrations.torch.blocks.masked_products import check_words
+from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.calls.direct import DirectOperator
 from sparsegen.integrations.torch.calls.launches import Result, calls, launch_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.blocks.mask_launches import blocks_of, expanded
+from sparsegen.integrations.torch.blocks.mask_launches import expanded
+from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.matrix.block_mask import grid
 from sparsegen.plan.live_blocks import LiveBlocks
 from sparsegen.plan.where_live import Dead

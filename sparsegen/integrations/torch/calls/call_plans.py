@@ -17,10 +17,11 @@ from sparsegen.integrations.torch.calls.prepared import (
     VECTOR_BYTES,
     Follower,
     Prepared,
-    aligned,
     is_capturing,
 )
 from sparsegen.plan.arrays import current_stream_of, empty_tensors
+from sparsegen.plan.own_launch import OwnBinding
+from sparsegen.plan.transposes import bind_transposes
 from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.system.bounded import Bounded
 
@@ -37,7 +38,7 @@ class Plan(Protocol):
     def prepared(self) -> Any:
         """The prepared operator that it calls. The pattern may drop it, and then the plan with it."""
 
-    def run(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor | None:
+    def run(self, x: Tensor, values: Tensor, bias: Tensor | None, /) -> Tensor | None:
         """The result; None, and nothing done, where the tensors are not as they were when the plan was made."""
 
 
@@ -132,26 +133,62 @@ class LaunchPlan:
                     launch(stream, address, bias.data_ptr(), out.data_ptr())
         return out
 
-    def of_two(self, y: Tensor, x: Tensor) -> Tensor | None:
-        """The result for two operands of one dtype on one device, which take no values; else as `run`."""
+    def _cast(self, bias: Tensor) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            self._bias = bias.detach().to(self._dtype)
+
+
+class SampledPlan:
+    """A `Plan` of two operands and no values, whose kernel takes both transposed: two launches."""
+
+    __slots__ = (
+        "_behind",
+        "_bound",
+        "_empty",
+        "_index",
+        "_launching",
+        "_room",
+        "_stream",
+        "_transposes",
+        "_turn",
+        "prepared",
+        "was_used",
+    )
+
+    def __init__(
+        self, prepared: Prepared, launcher: VariantLauncher, out_shape: torch.Size, y: Tensor, x: Tensor
+    ) -> None:
+        """A plan of calls with operands like Y and X, which have equally many rows."""
+        self.prepared, self.was_used, self._turn = prepared, True, prepared.turn
+        variant = launcher.prepared
+        self._bound, self._launching = variant.bound, variant.launching
+        columns, size = (y.shape[1], x.shape[1]), x.element_size()
+        self._transposes = OwnBinding(variant.executor, bind_transposes, x.shape[0], columns, size)
+        behind = (y.numel() * size + MISALIGNED) & ~MISALIGNED  # bytes from Yᵀ to Xᵀ
+        self._behind, self._index = behind, x.get_device()
+        self._room = empty_tensors(torch, (behind + x.numel() * size,), torch.uint8, x.device)
+        self._empty = empty_tensors(torch, out_shape, x.dtype, x.device)
+        self._stream: Callable[[int], int] = current_stream_of(torch)
+
+    def run(self, y: Tensor, x: Tensor, bias: Tensor | None, /) -> Tensor | None:
+        """See `Plan.run`; of any strides."""
         index = self._index
         if x.get_device() != index or y.get_device() != index or x.dtype is not y.dtype:
             return None
-        y, x = aligned(y), aligned(x)
+        y, x = y.contiguous(), x.contiguous()
         stream = self._stream(index)
         with self._turn:
             if stream and not self.prepared.was_captured:
                 self.prepared.was_captured = is_capturing(x)
             self.was_used = True
-            out = self._empty()
+            room, out = self._room(), self._empty()
+            turned = room.data_ptr()
+            both = turned, turned + self._behind
+            self._transposes.bound()(stream, y.data_ptr(), x.data_ptr(), *both)
             launch = self._bound()
             with self._launching:
-                launch(stream, y.data_ptr(), x.data_ptr(), out.data_ptr())
+                launch(stream, *both, out.data_ptr())
         return out
-
-    def _cast(self, bias: Tensor) -> None:
-        with torch.inference_mode(False), torch.no_grad():
-            self._bias = bias.detach().to(self._dtype)
 
 
 class Plans:

@@ -33,6 +33,11 @@ _stand_ins: list[StandIn] = []  # of a program that is exported; no context vari
 Context: TypeAlias = Any  # autograd's, which takes any attribute
 
 
+def is_exporting() -> bool:
+    """True if `torch.export` is at work; until 2.11 PyTorch's own answer is True in all that its Dynamo traces."""
+    return bool(getattr(torch.compiler, "_is_exporting_flag", False))
+
+
 class Asked(Enum):
     """Requests of a call besides its result."""
 
@@ -231,6 +236,12 @@ class DirectOperator:
             return self._function(*inputs)
         return self.apply(*inputs) if what is Asked.GRADIENT else self.dispatched(*inputs)
 
+    def by(self, what: Asked, *inputs: Any) -> Any:
+        """The same where it is known what is asked of the call, or of several with these tensors among them."""
+        if what is Asked.NOTHING:
+            return self._function(*inputs)
+        return self.apply(*inputs) if what is Asked.GRADIENT else self.dispatched(*inputs)
+
     def launched_by(self, launch: Function, what: Asked, *inputs: object) -> Any:
         """The same of an operator with a gradient, by what is known to compute it.
 
@@ -247,7 +258,7 @@ class DirectOperator:
 
         What is written for another process carries the object itself.
         """
-        if _stand_ins and torch.compiler.is_exporting():
+        if _stand_ins and is_exporting():
             return _stand_ins[-1](self._name, inputs, self._by_dispatcher)
         return self._by_dispatcher(*inputs)
 

@@ -1,7 +1,8 @@
 """Calls of operators on tensors: looked at once, made a problem of, and launched by what was prepared for it.
 
 A call is known by all of its tensors that checks and the choice of a kernel look at, and by its other arguments. The
-first one of a kind makes the problem, which checks them, and prepares; calls like it go straight to its launch.
+first one of a kind makes the problem, which checks them, and prepares; calls like it go straight to its launch. That a
+call is like the latest one is told by one function of C, the guard of compiled programs.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from operator import is_not
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.guards import TensorGuards
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.devices import kernel_device
@@ -26,6 +30,7 @@ from sparsegen.system.bounded import Bounded
 WORDS = torch.uint64, torch.int64  # types of the masks' words
 MOST_KNOWN = 1024  # kinds of calls
 VECTOR_MASK = 15  # kernels read 16 bytes at once
+_IS_GIVEN = partial(is_not, None)  # of C, as each function of Python takes longer
 ADDED = frozenset({"bias", "scale"})  # operands that operators take by name
 
 Launch = Callable[..., Any]  # takes the tensors of a call by position, and gives its result, or several
@@ -34,14 +39,44 @@ Place = int | tuple[int, View | None]  # among the tensors of a call
 
 
 class Calls:
-    """Launches by what tells calls apart. There are at most `MOST_KNOWN`; one more takes the place of all.
+    """Targets of calls by what tells calls apart. There are at most `MOST_KNOWN`; one more takes the place of all.
 
     Attributes:
-        known: targets of calls of each kind.
+        known: targets of calls of each kind; and by less, the latest target with a guard of its kind.
     """
 
     def __init__(self) -> None:
         self.known: dict[Hashable, Any] = Bounded(MOST_KNOWN)
+
+    def target(
+        self,
+        what: Hashable,
+        tensors: tuple[Tensor | None, ...],
+        make: Callable[..., Any],
+        inputs: tuple[Any, ...],
+    ) -> Any:
+        """The target of a call with these tensors.
+
+        Args:
+            what: tells the call's other arguments apart.
+            tensors: the very first one may not be left out.
+            make: makes the target of the first call of a kind, of these inputs.
+        """
+        first, known = tensors[0], self.known
+        assert first is not None
+        key = what, first.shape, first.is_cuda or _host_backend(first), *map(type, tensors)
+        given: tuple[Any, ...] = (*filter(_IS_GIVEN, tensors),)
+        latest = known.get(key)
+        if latest is not None and latest[0].check(*given):
+            return latest[1]
+        kind = what, kind_of(tensors)
+        found = known.get(kind)
+        if found is None:
+            found = known[kind] = make(*inputs)
+        if all(tensor.layout is torch.strided for tensor in given):  # guards know of no other tensors
+            guards = TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+            known[key] = guards, found
+        return found
 
     def of(self, tensors: int, make: Callable[..., Launch]) -> Callable[..., Any]:
         """A function of a custom operator: the result for its arguments by position.
@@ -52,11 +87,8 @@ class Calls:
         """
 
         def call(*inputs: Any) -> Any:
-            given, known = inputs[:tensors], self.known
-            kind = make, inputs[tensors:], kind_of(given)
-            launch = known.get(kind)
-            if launch is None:
-                launch = known[kind] = make(*inputs)
+            given = inputs[:tensors]
+            launch = self.target((make, inputs[tensors:]), given, make, inputs)
             return launch(*given)
 
         return call
@@ -76,12 +108,15 @@ def kind_of(tensors: tuple[Tensor | None, ...]) -> Hashable:
         else:
             found += tensor.shape, tensor.layout, tensor.dtype, tensor.device
     first = tensors[0]
-    if (
-        first is not None and not first.is_cuda
-    ):  # on the host the environment says whether there is an emulator
-        device = kernel_device(first)
-        found.append(None if device is None else device.backend)
+    if first is not None and not first.is_cuda:
+        found.append(_host_backend(first))
     return tuple(found)
+
+
+def _host_backend(first: Tensor) -> str | None:
+    """Backend of kernels for tensors on the host: the environment says whether there is an emulator."""
+    device = kernel_device(first)
+    return None if device is None else device.backend
 
 
 @dataclass(frozen=True, slots=True)

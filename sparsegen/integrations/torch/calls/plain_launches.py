@@ -40,6 +40,11 @@ class PlainLaunches(threading.local):
 _current = current_stream_of(torch)
 
 
+def current_stream(like: Tensor) -> Callable[[], int]:
+    """Returns the function of PyTorch's current stream for such tensors; 0 on the host."""
+    return partial(_current, like.get_device()) if like.is_cuda else int
+
+
 def stream_of(tensor: Tensor) -> int:
     """PyTorch's current stream on the tensor's device; 0 on the host."""
     return _current(tensor.get_device()) if tensor.is_cuda else 0

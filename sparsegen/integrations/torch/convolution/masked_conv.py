@@ -11,9 +11,9 @@ from torch.compiler import is_compiling
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError
-from sparsegen.integrations.torch.calls.autocast import cast_like_dense
+from sparsegen.integrations.torch.calls.autocast import cast_like_dense, is_any_autocast
 from sparsegen.integrations.torch.calls.direct import Asked, asked
-from sparsegen.integrations.torch.calls.launches import calls, kind_of
+from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.layer_weights import conv_options, keep_hooks, own_parameters
 from sparsegen.integrations.torch.calls.reach import padding_in_numbers
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
@@ -92,16 +92,14 @@ def masked_conv2d(
         what is Asked.MORE and is_compiling()
     ):  # a problem is no tensor: operators make and check it when they run
         return _traced(x, weight, blocks, bias, words, earlier, *options)
+    made_with = *tensors, earlier, *options
     try:  # as bytes 1, 1.0 and True differ, as they do to the checks; of version 2 equal objects have equal ones
-        numbers = dumps((sides, groups, density, relu), 2)
-        kind: Any = masked_conv2d, earlier, numbers, mask_of, dense, kind_of(tensors)
-        call = calls.known.get(kind)
+        known = masked_conv2d, earlier, dumps((sides, groups, density, relu), 2), mask_of, dense
+        hash(known)
     except (TypeError, ValueError):  # other objects, such as symbolic sizes, are not cached
-        call = kind = None
-    if call is None:
-        call = ConvCall.of(*tensors, earlier, *options)
-        if kind is not None:
-            calls.known[kind] = call
+        call = ConvCall.of(*made_with)
+    else:
+        call = calls.target(known, tensors, ConvCall.of, made_with)
     result: Tensor = call(what, x, weight, bias, blocks, words)
     return result
 
@@ -211,9 +209,10 @@ class MaskedConv2d(nn.Conv2d):
             )
         if mask is None or not x.shape[0]:
             return super().forward(x)
-        device = x.device
-        x, weight = cast_like_dense(x, device), cast_like_dense(self.weight, device)
-        bias = cast_like_dense(self.bias, device)
+        weight, bias = self.weight, self.bias
+        if is_any_autocast():
+            device = x.device
+            x, weight, bias = (cast_like_dense(one, device) for one in (x, weight, bias))
         return masked_conv2d(
             *(x, weight, mask, bias),
             block=self.mask_block,

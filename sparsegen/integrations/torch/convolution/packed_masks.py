@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparsegen.integrations.torch.calls.devices import kernel_device_of
 from sparsegen.integrations.torch.calls.direct import may_run_at_once
-from sparsegen.integrations.torch.calls.launches import calls, kind_of
+from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.plan.arrays import current_stream_of, empty_tensors
 from sparsegen.plan.executors import shared_executor
@@ -41,10 +41,7 @@ class PackedMask:
         """
         if not may_run_at_once(mask):
             return cls(mask, words_of(mask))
-        kind = cls, kind_of((mask,))
-        pack = calls.known.get(kind)
-        if pack is None:
-            pack = calls.known[kind] = packing_of(mask)
+        pack = calls.target(packing_of, (mask,), packing_of, (mask,))
         return cls(mask, pack(mask))
 
 

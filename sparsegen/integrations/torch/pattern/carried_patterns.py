@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.calls.direct import PLAIN, Held
+from sparsegen.integrations.torch.calls.direct import PLAIN, Held, is_exporting
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern, pattern_of
 
 SCHEMA = "Tensor row_offsets, Tensor column_indices, int columns, str run_dense, str? db"
@@ -28,7 +28,7 @@ def leaves_the_process() -> bool:
 
     What `torch.compile` makes stays here; it traces too, in a context of its own.
     """
-    if torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None:
+    if is_exporting() or torch._C._get_tracing_state() is not None:
         return True
     if torch.compiler.is_dynamo_compiling():
         return False

@@ -20,7 +20,7 @@ from sparsegen import api, arguments
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.calls.call_plans import LaunchPlan, Plan, Plans
+from sparsegen.integrations.torch.calls.call_plans import LaunchPlan, Plan, Plans, SampledPlan
 from sparsegen.integrations.torch.calls.dense_products import DensePlan, DensePrepared, SharedWeight
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.prepared import Prepared
@@ -263,6 +263,12 @@ class SparsePattern:
             return DensePlan(prepared, like, bias) if prepared.is_product else None
         launcher = prepared.launcher
         return None if launcher is None else LaunchPlan(prepared, launcher, torch.Size(shape), like, bias)
+
+    def sampled_plan(self, prepared: Prepared | DensePrepared, y: Tensor, x: Tensor) -> Plan | None:
+        """The same of a sampled product of two tensors."""
+        if isinstance(prepared, DensePrepared) or prepared.launcher is None:
+            return None
+        return SampledPlan(prepared, prepared.launcher, torch.Size((self.nnz,)), y, x)
 
     def forget(self) -> None:
         """Free all that was prepared, which no captured graph may use any more; later calls prepare anew."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
-from sparsegen.integrations.torch.calls.call_plans import LaunchPlan
+from sparsegen.integrations.torch.calls.column_sums import column_sums
 from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.calls.direct import Asked, Context, DirectOperator, asked
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
@@ -165,8 +165,8 @@ def _transposed_of(y: Tensor, values: Tensor, found: SparsePattern) -> Tensor:
 def _sampled_of(y: Tensor, x: Tensor, found: SparsePattern) -> Tensor:
     key = Product.SAMPLED, y.shape, x.shape, x.dtype
     plan = found.plans.find(key)
-    if isinstance(plan, LaunchPlan):
-        result = plan.of_two(y.t(), x.t())
+    if plan is not None:
+        result = plan.run(y, x, None)
         if result is not None:
             return result
     _check(y, "y", (None, found.shape[0]), x)
@@ -177,7 +177,7 @@ def _sampled_of(y: Tensor, x: Tensor, found: SparsePattern) -> Tensor:
     if run is None:
         return plain.sampled(found, y, x)
     result = run(y.t(), x.t())  # an SDDMM takes tokens along rows: Yᵀ and Xᵀ
-    found.plans.add(key, found.plan(run, x, result.shape))
+    found.plans.add(key, found.sampled_plan(run, y, x))
     return result
 
 
@@ -196,16 +196,15 @@ def _remember(ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
 
 def _linear_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, values = ctx.saved_tensors
-    needs = ctx.needs_input_grad
-    flat = dy if dy.dim() == 2 else dy.reshape(-1, dy.shape[-1])
-    dx = None
-    if needs[0]:
-        dx = _transposed(flat, values, ctx.pattern)
-        dx = dx if dy.dim() == 2 else dx.view(x.shape)
+    needs, pattern, what = ctx.needs_input_grad, ctx.pattern, asked(dy, x, values)
+    shape = x.shape
+    if dy.dim() != 2:
+        dy, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, shape[-1])
+    dx = _transposed.by(what, dy, values, pattern) if needs[0] else None
     return (
-        dx,
-        _sampled(flat, x.reshape(-1, x.shape[-1]), ctx.pattern) if needs[1] else None,
-        flat.sum(0) if needs[2] else None,
+        dx if dx is None or len(shape) == 2 else dx.view(shape),
+        _sampled.by(what, dy, x, pattern) if needs[1] else None,
+        column_sums.by(what, dy) if needs[2] else None,
         None,
     )
 

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from sparsegen.errors import DeviceUnavailableError, OperandError
 from sparsegen.integrations.torch.attention import attention, block_attention_kernels
-from sparsegen.integrations.torch.blocks import plain_masks
+from sparsegen.integrations.torch.attention.pooled_scores import plain_pooled_scores
+from sparsegen.integrations.torch.blocks import plain_masks, plain_places
 from sparsegen.integrations.torch.calls.launches import kind_of
 from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
 from sparsegen.integrations.torch.convolution import masked_conv_kernels
 from sparsegen.kernels.base import Device
-from sparsegen.plan.block_masks import Largest
+from sparsegen.plan.mask_sources import Largest
 from sparsegen.plan.shipping.launches import ShippedLaunch, shipped_launch
 from sparsegen.plan.variant_launcher import variant_launcher
 
@@ -32,6 +33,16 @@ PLAIN: Mapping[
     "pack_largest_blocks": lambda scores, among, live: plain_masks.largest_blocks(
         scores, Largest(among), live
     ),
+    "pack_share_of_rows": plain_masks.share_of_rows,
+    "pack_from_threshold": plain_masks.from_threshold,
+    "pack_dilated_union": plain_masks.dilated_union,
+    "pack_both_masks": plain_masks.both_masks,
+    "pack_window": plain_masks.window_of_sizes,
+    "pack_listed_blocks": plain_masks.listed,
+    "document_blocks": plain_places.document_blocks,
+    "mark_places": plain_places.mark_places,
+    "mark_branches": plain_places.mark_branches,
+    "pooled_block_scores": plain_pooled_scores,
 }
 
 

@@ -3,5 +3,5 @@ __device__ __forceinline__ float finished(float x) {
 }
 (2) from (1):
 @@
--  return x;
+-1 c27ca0
 +  return fmaxf(x, 0.0f);

@@ -28,7 +28,6 @@ __device__ __forceinline__ void cluster_meet() {
 }
 (2) from (1):
 @@
--constexpr unsigned kClusterBlocks = 1;
--#define SPARSEGEN_CLUSTER_BLOCKS 1
+-2 2fa0c0
 +constexpr unsigned kClusterBlocks = 2;
 +#define SPARSEGEN_CLUSTER_BLOCKS 2

@@ -26,11 +26,11 @@ __device__ __forceinline__ float unpack_float(const Packed<Element, kCount>& pac
 }
 (2) from (1):
 @@
--  return __uint_as_float(packed.words.element[i]);
+-1 882e11
 +  const __half2 pair = reinterpret_cast<const __half2&>(packed.words.element[i / 2]);
 +  return i % 2 ? __high2float(pair) : __low2float(pair);
 (3) from (1):
 @@
--  return __uint_as_float(packed.words.element[i]);
+-1 882e11
 +  const unsigned word = packed.words.element[i / 2];
 +  return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);

@@ -78,66 +78,54 @@ struct Output {
 };
 (2) from (1):
 @@
--          if (column != kNowhere) store_box(map, box_of(batch_index, column, first_row), pieces + i * kPieceBytes);
+-1 ec2689
 +          if (column != kNowhere) store_box(map, box_of(batch_index, first_row, column), pieces + i * kPieceBytes);
 @@
--    x = fmaxf(x, 0.0f);
+-1 e53e6d
 @@
--      const unsigned row_there = warp * 16 + lane % 16, chunk = j * 2 + lane / 16;
--      store_matrices(place + row_there * 128 + (chunk ^ swizzle<128>(row_there)) * 16, fragments);
+-2 ea3b04
 +      const unsigned row_there = j * 16 + lane / 16 * 8 + lane % 8, chunk = warp * 2 + lane / 8 % 2;
 +      store_matrices_transposed(place + row_there * 128 + (chunk ^ swizzle<128>(row_there)) * 16, fragments);
 (3) from (1):
 @@
 +  const Element* residual;
 @@
--    x += (row < m ? to_float(bias[row]) : 0.0f);
--    x = fmaxf(x, 0.0f);
+-2 22333e
 +    x += (column < n ? to_float(bias[column]) : 0.0f);
 +    if (row < m && column < n) x += to_float(residual[static_cast<long long>(row) * n + column]);
 (4) from (1):
 @@
--  const Element* bias;
--  int m, n;
+-2 71062c
 @@
--    x += (row < m ? to_float(bias[row]) : 0.0f);
--    x = fmaxf(x, 0.0f);
+-2 22333e
 (5) from (3):
 @@
--    if (row < m && column < n) x += to_float(residual[static_cast<long long>(row) * n + column]);
+-1 db6081
 +    if (row < m && column < n) x += to_float(residual[(static_cast<long long>(batch_index) * m + row) * n + column]);
 @@
--    for (int j = 0; j < 4; ++j) {
--      unsigned fragments[4];
+-2 698acb
 +    for (int j = 0; j < kRowElements / 8; ++j) {
 @@
--      for (int q = 0; q < 4; ++q) {
--        float pair[2];
+-2 03b88a
 +      for (int half = 0; half < 2; ++half) {
 +        const unsigned row_there = warp * 16 + half * 8 + lane / 4, chunk = j * 2 + lane % 4 / 2;
 +        Vector<float, 2> pair;
 @@
--          const int row = first_row + static_cast<int>(warp * 16 + q % 2 * 8 + lane / 4);
--          const int column = first_column + j * 16 + q / 2 * 8 + static_cast<int>(lane % 4) * 2 + e;
--          pair[e] = finished(sums[first_tile + j * 2 + q / 2][q % 2 * 2 + e], batch_index, row, column);
+-3 689e4b
 +          const int column = first_column + j * 8 + static_cast<int>(lane % 4) * 2 + e;
 +          pair.element[e] = finished(sums[first_tile + j][half * 2 + e], batch_index, first_row + static_cast<int>(row_there), column);
 @@
--        fragments[q] = to_pair(pair[0], pair[1]);
+-1 1af66c
 +        store_vector(reinterpret_cast<float*>(place + row_there * 128 + (chunk ^ swizzle<128>(row_there)) * 16 + lane % 2 * 8), pair);
 @@
--      const unsigned row_there = warp * 16 + lane % 16, chunk = j * 2 + lane / 16;
--      store_matrices(place + row_there * 128 + (chunk ^ swizzle<128>(row_there)) * 16, fragments);
+-2 ea3b04
 (6) from (5):
 @@
--  const Element* bias;
--  int m, n;
--  const Element* residual;
+-3 492103
 @@
--    x += (column < n ? to_float(bias[column]) : 0.0f);
--    if (row < m && column < n) x += to_float(residual[(static_cast<long long>(batch_index) * m + row) * n + column]);
+-2 876929
 (7) from (2):
 @@
--    x += (row < m ? to_float(bias[row]) : 0.0f);
+-1 8b759a
 +    x += (column < n ? to_float(bias[column]) : 0.0f);
 +    x = fmaxf(x, 0.0f);

@@ -15,10 +15,10 @@ __device__ __forceinline__ void add_product(float (&sum)[4], const Factor<4>& a,
 @@
 +  unsigned low[kWords];
 @@
--    for (int i = 0; i < kWords; ++i) high[i] = words[i];
+-1 bc2d86
 +    for (int i = 0; i < kWords; ++i) split_tf32(words[i], high[i], low[i]);
 @@
--  mma(sum, a.high, b.high);
+-1 45571a
 +  float part[4] = {};
 +  mma(part, a.low, b.high);
 +  mma(part, a.high, b.low);

@@ -33,22 +33,12 @@ __device__ __forceinline__ void multiply_add(const Element* stage, int first_row
 }
 (2) from (1):
 @@
--    unsigned a_low[kRowTiles][4];
+-1 e68b65
 @@
--      #pragma unroll
--      for (int e = 0; e < 4; ++e) split_tf32(a[i][e], a[i][e], a_low[i][e]);
+-2 4bcaaf
 @@
--        unsigned b[2], b_low[2];
+-1 5caa85
 +        const unsigned b[2] = {both[half * 2], both[half * 2 + 1]};
 @@
--        for (int e = 0; e < 2; ++e) split_tf32(both[half * 2 + e], b[e], b_low[e]);
--        #pragma unroll
--        for (int i = 0; i < kRowTiles; ++i) {
--          float part[4] = {};
--          mma(part, a_low[i], b);
--          mma(part, a[i], b_low);
--          mma(part, a[i], b);
--          #pragma unroll
--          for (int e = 0; e < 4; ++e) sums[i][j + half][e] += part[e];
--        }
+-10 378d81
 +        for (int i = 0; i < kRowTiles; ++i) mma(sums[i][j + half], a[i], b);

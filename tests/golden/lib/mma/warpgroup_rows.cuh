@@ -52,33 +52,23 @@ __device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[8][4], RowsOper
 }
 (2) from (1):
 @@
--      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 { "
+-1 c9399f
 +      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 { "
 (3) from (1):
 @@
--__device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[8][4], RowsOperand a, RowsOperand b) {
+-1 4cf1ba
 +__device__ __forceinline__ void warpgroup_mma_rows(float (&sums)[4][4], const unsigned (&a)[4], RowsOperand b) {
 @@
--  sparsegen::emulator::wgmma_16bit<Element, 8>(sums, a, b);
+-1 877265
 +  sparsegen::emulator::wgmma_16bit<Element, 4>(sums, a, b);
 @@
--      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 { "
+-1 c9399f
 +      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 { "
 @@
--      "%12, %13, %14, %15, "
--      "%16, %17, %18, %19, "
--      "%20, %21, %22, %23, "
--      "%24, %25, %26, %27, "
--      "%28, %29, %30, %31 "
--      "}, %32, %33, add, 1, 1, 0, 0;\n"
+-6 85b826
 +      "%12, %13, %14, %15 "
 +      "}, { %16, %17, %18, %19}, %20, add, 1, 1, 0;\n"
 @@
--        "+f"(sums[3][0]), "+f"(sums[3][1]), "+f"(sums[3][2]), "+f"(sums[3][3]),
--        "+f"(sums[4][0]), "+f"(sums[4][1]), "+f"(sums[4][2]), "+f"(sums[4][3]),
--        "+f"(sums[5][0]), "+f"(sums[5][1]), "+f"(sums[5][2]), "+f"(sums[5][3]),
--        "+f"(sums[6][0]), "+f"(sums[6][1]), "+f"(sums[6][2]), "+f"(sums[6][3]),
--        "+f"(sums[7][0]), "+f"(sums[7][1]), "+f"(sums[7][2]), "+f"(sums[7][3])
--      : "l"(a), "l"(b));
+-6 b91cc8
 +        "+f"(sums[3][0]), "+f"(sums[3][1]), "+f"(sums[3][2]), "+f"(sums[3][3])
 +      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));

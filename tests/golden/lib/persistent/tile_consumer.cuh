@@ -72,70 +72,30 @@ struct Consumer {
 };
 (2) from (1):
 @@
--// lib/persistent/stage_products.cuh.j2
--
+-2 5af09e
 @@
--  __device__ __forceinline__ void multiply(Sums& sums, bool add) const {
--    const unsigned char* const a = tiles + stage.number * kStageBytes + warpgroup * kPieceBytes;
--    const unsigned char* const b = tiles + stage.number * kStageBytes + kConsumers * kPieceBytes;
--    warpgroup_begin();
--    #pragma unroll
--    for (int step = 0; step < kProducts; ++step) {
--      warpgroup_mma(sums, a + step * (kAByInner ? 32 : 2048), b + step * (kBByInner ? 32 : 2048), add || step > 0);
--    }
--    warpgroup_commit();
--  }
--
--  __device__ __forceinline__ void multiply_all(Sums& sums, unsigned flags) {
--    multiply_stages<kStages>(ring, stage, sums, flags, [&](bool add) { multiply(sums, add); });
--  }
--
+-15 c586e9
 @@
--    #pragma unroll
--    for (auto& tile : sums) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
+-2 717980
 +    clear(sums);
 @@
--      if ((flags >> warpgroup & 1) == 0) {
--        ring.release(stage.number);
--        stage.advance(kStages);
--        if ((flags & kLast) != 0) return;
--        flags = ring.wait_full(stage);
--        continue;
+-6 9a65c6
 +      if ((flags >> warpgroup & 1) != 0) {
 +        const unsigned char* const at = tiles + stage.number * kStageBytes;
 +        add_stage(sums, at + warpgroup * kPieceBytes, at + kConsumers * kPieceBytes);
 @@
--      multiply(sums, true);
--      int held = stage.number;
+-2 493da8
 +      ring.release(stage.number);
 @@
--      bool last = (flags & kLast) != 0;
--      while (!last) {
--        flags = ring.wait_full(stage);
--        if ((flags >> warpgroup & 1) == 0) break;
--        last = (flags & kLast) != 0;
--        multiply(sums, true);
--        warpgroup_wait<1>();
--        ring.release(held);
--        held = stage.number;
--        stage.advance(kStages);
--      }
--      warpgroup_wait<0>();
--      warpgroup_settle(sums);
--      ring.release(held);
--      if (last) return;
+-15 4ea703
 +      if ((flags & kLast) != 0) return;
 +      flags = ring.wait_full(stage);
 @@
--      if ((flags & 3) != 0) {
--        multiply_all(sums, flags);
--      } else {
--        multiply_some(sums, flags);
--      }
+-5 0b6d47
 +      multiply_some(sums, flags);
 (3) from (1):
 @@
--      const int batch_index = 0;
+-1 3b0126
 +      const int batch_index = static_cast<int>(flags >> 16);
 (4) from (1):
 @@

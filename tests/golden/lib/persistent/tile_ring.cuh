@@ -74,5 +74,5 @@ struct Ring {
 };
 (2) from (1):
 @@
--constexpr int kStep = kRowElements;
+-1 313059
 +constexpr int kStep = 128;

@@ -57,12 +57,6 @@ struct TileScheduler {
 };
 (2) from (1):
 @@
--          store_word_at(queue.numbers + taken % kSlots, number, queue.full + taken % kSlots, 1);
+-1 f11d27
 @@
--    if (kCounted && cluster_rank() == 1) {
--      const int slot = taken % kSlots;
--      if (threadIdx.x % 32 == 0) barrier_arrive_expecting(queue.full + slot, 4);
--      __syncwarp();
--      barrier_wait(queue.full + slot, taken / kSlots % 2);
--      fetched = queue.numbers[slot];
--    }
+-7 9e4f4e

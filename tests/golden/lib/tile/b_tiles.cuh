@@ -36,16 +36,14 @@ struct BLoader {
 };
 (2) from (1):
 @@
--constexpr int kBRows = kTileK, kBColumns = kTileN, kBSwizzle = 1;
+-1 014486
 +constexpr int kBRows = kTileN, kBColumns = kTileK, kBSwizzle = 1;
 @@
--    constexpr bool kRowsDivide = kDividesK, kColumnsDivide = kDividesN;
--    const int rows = k - first_k, row_length = n, this_column = column;
--    const Element* from = source + static_cast<long long>(first_k) * row_length;
+-3 246bce
 +    constexpr bool kRowsDivide = kDividesN, kColumnsDivide = kDividesK;
 +    const int rows = n, row_length = k, this_column = column + first_k;
 +    const Element* from = source + first_k;
 (3) from (1):
 @@
--constexpr int kBRows = kTileK, kBColumns = kTileN, kBSwizzle = 1;
+-1 014486
 +constexpr int kBRows = kTileK, kBColumns = kTileN, kBSwizzle = 2;

@@ -12,12 +12,12 @@ struct Queries {
   int ranks[kPieces];
 };
 
+constexpr int kListed = 128;
+
 struct LiveKeys {
   unsigned long long bits[kPieces];
-  unsigned long long rest = 0;
   unsigned words = 0;
   int strip = 0;
-  int lane_of_rest = 0;
 
   __device__ __forceinline__ void load(const Queries& queries, const MaskRows& mask, const Band& band, int query_count, int key_count, int which) {
     const int word = which * 32 + static_cast<int>(threadIdx.x % 32);
@@ -37,7 +37,6 @@ struct LiveKeys {
       any |= seen;
     }
     strip = which;
-    rest = 0;
     words = __ballot_sync(0xffffffffu, any != 0);
   }
 
@@ -51,33 +50,31 @@ struct LiveKeys {
     return found;
   }
 
-  __device__ __forceinline__ int take(unsigned& pieces) {
-    if (rest == 0) {
-      if (words == 0) return -1;
-      begin_word();
+  __device__ __forceinline__ int list_word(unsigned (&list)[kListed], int end) {
+    const int lane = static_cast<int>(threadIdx.x % 32), from = 31 - __clz(static_cast<int>(words));
+    words ^= 1u << from;
+    unsigned own[kPieces][2], any[2] = {0, 0};
+    #pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const unsigned long long word = __shfl_sync(0xffffffffu, bits[i], from);
+      own[i][0] = static_cast<unsigned>(word), own[i][1] = static_cast<unsigned>(word >> 32);
+      any[0] |= own[i][0], any[1] |= own[i][1];
     }
-    const int bit = 63 - __clzll(static_cast<long long>(rest));
-    rest ^= 1ull << bit;
-    pieces = 1;
-    if constexpr (kPieces > 1) {
-      pieces = 0;
+    const int of_last = __popc(any[1]);
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if ((any[half] >> lane & 1) == 0) continue;
+      const int before = __popc(any[half] >> lane >> 1) + (half == 0 ? of_last : 0);
+      unsigned pieces = 0;
       #pragma unroll
-      for (int i = 0; i < kPieces; ++i) pieces |= static_cast<unsigned>(bits[i] >> bit & 1) << i;
-      pieces = __shfl_sync(0xffffffffu, pieces, lane_of_rest);
+      for (int i = 0; i < kPieces; ++i) pieces |= (own[i][half] >> lane & 1) << i;
+      list[(end + before) % kListed] = static_cast<unsigned>((strip * 32 + from) * 64 + half * 32 + lane) << kPieces | pieces;
     }
-    return (strip * 32 + lane_of_rest) * 64 + bit;
+    __syncwarp();
+    return end + of_last + __popc(any[0]);
   }
 
  private:
-  __device__ __forceinline__ void begin_word() {
-    lane_of_rest = 31 - __clz(static_cast<int>(words));
-    words ^= 1u << lane_of_rest;
-    unsigned long long any = 0;
-    #pragma unroll
-    for (int i = 0; i < kPieces; ++i) any |= bits[i];
-    rest = __shfl_sync(0xffffffffu, any, lane_of_rest);
-  }
-
   __device__ __forceinline__ static unsigned long long before(int count, int word) {
     const int there = count - 64 * word;
     return there <= 0 ? 0 : there >= 64 ? ~0ull : (1ull << there) - 1;
@@ -85,9 +82,9 @@ struct LiveKeys {
 };
 (2) from (1):
 @@
--  int ranks[kPieces];
+-1 2cf8a7
 @@
--  __device__ __forceinline__ void load(const Queries& queries, const MaskRows& mask, const Band& band, int query_count, int key_count, int which) {
+-1 9969a5
 +  __device__ __forceinline__ void load(const Queries& queries, const Band& band, int query_count, int key_count, int which) {
 @@
--        if (seen != 0) seen &= mask.word(queries.ranks[i], word);
+-1 7744e9

@@ -1,0 +1,272 @@
+"""Generation of tokens, end to end: a decoder of LLaMA-3-8B's sizes with pruned weights of 16, 8 and 4 bits.
+
+    python -m benchmarks.generation                             # two minutes
+    python -m benchmarks.generation --device emulator --tiny    # a check without times
+
+A step of all layers is one CUDA graph: RMS norms, rotary positions, attention of grouped queries over a paged cache
+that holds a context already (`paged_attention`, in all models), gated networks, the dense projection onto the
+vocabulary, and the token that is chosen. Linear layers are dense float16, sparse float16, and sparse codes; where the
+library humming is installed, dense codes of 4 bits too. All have the same pruned random weights. The weights of
+``--distinct`` layers repeat, which are many times larger than the L2; memory is that of all layers, were none repeated.
+Before a model is timed its layers are held against products in float32 with the weights that it stores, as far as it
+tells them, and the first logits are compared with the dense model's. Raw output: ``generation.json.xz``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import click
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm, silu
+
+from benchmarks.study import Rows, WrongResultError, torch_place, write_results
+from sparsegen.backends import find_device
+from sparsegen.integrations.torch import QuantizedLinear, SparseLinear, paged_attention
+from sparsegen.operators import Quantization
+from sparsegen.system.integers import ceil_div
+
+PAGE = 64  # tokens
+TOLERANCE = 4e-3  # of a layer's result, of its largest element
+THETA = 500000.0  # of rotary positions
+CODES = ("e4m3", "int8", "int4")
+GROUP = {"int4": 128}  # columns of a scale; a row has one scale else
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A decoder: features, heads, heads of keys, features of the gated network, words, layers."""
+
+    width: int = 4096
+    heads: int = 32
+    kv_heads: int = 8
+    hidden: int = 14336
+    words: int = 128256
+    layers: int = 32
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def linear(self) -> dict[str, tuple[int, int]]:
+        """Sizes of a block's layers: out × in features."""
+        keys = self.kv_heads * self.head_dim
+        return {
+            "qkv": (self.width + 2 * keys, self.width),
+            "out": (self.width, self.width),
+            "gate_up": (2 * self.hidden, self.width),
+            "down": (self.width, self.hidden),
+        }
+
+
+TINY = Sizes(width=128, heads=2, kv_heads=1, hidden=192, words=256, layers=2)
+Layers = dict[str, Callable[[Tensor], Tensor]]
+
+
+class Cache:
+    """Keys and values of all layers in pages, with a context of random ones."""
+
+    def __init__(self, sizes: Sizes, batch: int, context: int, steps: int, place: torch.device) -> None:
+        slots = ceil_div(context + steps, PAGE)
+        pool = (sizes.layers, batch * slots, PAGE, sizes.kv_heads, sizes.head_dim)
+        self.k, self.v = (torch.randn(pool, device=place).half() for _ in range(2))
+        self.table = torch.randperm(batch * slots, device=place).view(batch, slots).int()
+        self.lengths = torch.full((batch,), context, dtype=torch.int32, device=place)
+
+
+class Decoder:
+    """Replaces the batch's last tokens in ``token`` by the next ones; all memory stays put, for a graph."""
+
+    def __init__(self, sizes: Sizes, blocks: list[Layers], embedding: Tensor, cache: Cache) -> None:
+        self.sizes, self.blocks, self.embedding, self.cache = sizes, blocks, embedding, cache
+        self.token = torch.arange(len(cache.lengths), device=embedding.device)
+        half = torch.arange(0, sizes.head_dim, 2, device=embedding.device) / sizes.head_dim
+        self.frequencies = THETA**-half
+
+    @torch.no_grad()
+    def __call__(self) -> Tensor:
+        cache, sizes = self.cache, self.sizes
+        x, place = self.embedding[self.token], cache.lengths.long()
+        page = cache.table.gather(1, (place // PAGE)[:, None])[:, 0].long()
+        angles = place[:, None, None] * self.frequencies
+        turns = angles.cos().half(), angles.sin().half()
+        cache.lengths += 1
+        for number in range(sizes.layers):
+            layers = self.blocks[number % len(self.blocks)]
+            qkv = layers["qkv"](rms_norm(x, x.shape[1:])).view(len(x), -1, sizes.head_dim)
+            q, k, v = qkv.split((sizes.heads, sizes.kv_heads, sizes.kv_heads), 1)
+            cache.k[number].index_put_((page, place % PAGE), turned(k, *turns))
+            cache.v[number].index_put_((page, place % PAGE), v)
+            q = turned(q, *turns)[:, None].contiguous()
+            seen = paged_attention(q, cache.k[number], cache.v[number], cache.table, cache.lengths)
+            x = x + layers["out"](seen.view(x.shape))
+            gate, up = layers["gate_up"](rms_norm(x, x.shape[1:])).chunk(2, dim=1)
+            x = x + layers["down"](silu(gate) * up)
+        logits = linear(rms_norm(x, x.shape[1:]), self.embedding)
+        self.token.copy_(logits.argmax(dim=1))
+        return logits
+
+
+def turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotary positions: the halves of each head turned by the angles of their place."""
+    left, right = x.chunk(2, dim=-1)
+    return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
+
+
+def pruned(rows: int, columns: int, sparsity: float, place: torch.device) -> Tensor:
+    """Random weights without the smallest ones; rows are of different size, so that they keep different numbers."""
+    scales = torch.exp(0.3 * torch.randn(rows, 1, device=place))
+    weight = torch.randn(rows, columns, device=place) * scales * columns**-0.5
+    sample = weight.abs().flatten()[:: max(1, weight.numel() >> 22)]
+    return torch.where(weight.abs() > sample.quantile(sparsity), weight, 0).half()
+
+
+@dataclass(frozen=True)
+class Made:
+    """A layer: what computes it, bytes of its weight, and the weight that it stores, if it is known."""
+
+    call: Callable[[Tensor], Tensor]
+    nbytes: int
+    weight: Tensor | None
+
+
+def dense(weight: Tensor, tokens: int) -> Made:
+    return Made(lambda x: linear(x, weight), weight.nbytes, weight)
+
+
+def sparse(weight: Tensor, tokens: int) -> Made:
+    layer = _sparse_layer(weight).prepared(tokens)
+    return Made(layer, layer.nbytes, weight)
+
+
+def coded(value_type: str) -> Callable[[Tensor, int], Made]:
+    """Sparse codes of this type."""
+
+    def make(weight: Tensor, tokens: int) -> Made:
+        layer, group = _sparse_layer(weight), GROUP.get(value_type, "row")
+        rounding = Quantization.parse(value_type, group)
+        assert rounding is not None
+        stored = QuantizedLinear.from_sparse(layer, rounding).to_dense().weight.detach()
+        made = layer.prepared(tokens, value_type=value_type, group=group)
+        return Made(made, made.nbytes, stored)
+
+    return make
+
+
+def _sparse_layer(weight: Tensor) -> SparseLinear:
+    layer = nn.Linear(*reversed(weight.shape), bias=False, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    return SparseLinear.from_dense(layer)
+
+
+def dense_codes(weight: Tensor, tokens: int) -> Made:
+    """Dense weights of 4 bits in groups of 128, by humming."""
+    from humming.layer import HummingLayer  # type: ignore[import-not-found]
+
+    m, k = weight.shape
+    kind = {"dtype": "int4", "group_size": 128}
+    layer = HummingLayer(shape_n=m, shape_k=k, weight_config=kind, torch_dtype=torch.float16).cuda()
+    layer.load_from_unquantized(weight)
+    layer.transform()
+    return Made(layer, sum(p.nbytes for p in (*layer.parameters(), *layer.buffers())), None)
+
+
+def models() -> dict[str, Callable[[Tensor, int], Made]]:
+    found = {"dense float16": dense, "sparse float16": sparse}
+    found |= {f"sparse {name}": coded(name) for name in CODES}
+    return found | ({"dense int4 (humming)": dense_codes} if find_spec("humming") is not None else {})
+
+
+def error_of(made: Made, tokens: int) -> float:
+    """Largest error of a layer's result over its largest element; NaN if its weight is not known."""
+    if made.weight is None:
+        return float("nan")
+    x = torch.randn(tokens, made.weight.shape[1], device=made.weight.device).half()
+    exact = linear(x.float(), made.weight.float())
+    return float((made.call(x) - exact).abs().max() / exact.abs().max())
+
+
+def microseconds(step: Callable[[], Tensor], steps: int) -> float:
+    """Time of one step, each by one graph."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    graph.replay()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(steps):
+        graph.replay()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / steps * 1e6
+
+
+@click.command()
+@click.option("--device", "name", default="cuda", show_default=True)
+@click.option("--sparsity", type=float, multiple=True, default=(0.6, 0.7), show_default=True)
+@click.option("--batch", "batches", type=int, multiple=True, default=(1, 8), show_default=True)
+@click.option("--context", default=4096, show_default=True, help="tokens in the cache before the first step")
+@click.option("--steps", default=64, show_default=True, help="timed")
+@click.option("--distinct", default=2, show_default=True, help="layers with weights of their own")
+@click.option("--limit", default=500.0, show_default=True, help="begin no model later, seconds")
+@click.option("--tiny", is_flag=True, help="a small model, for a test")
+def main(name: str, limit: float, tiny: bool, **given: Any) -> None:
+    device, began = find_device(name), time.monotonic()
+    place, sizes = torch_place(device), TINY if tiny else Sizes()
+    if tiny:
+        given |= {"sparsity": (0.6,), "batches": (2,), "context": 70, "steps": 1}
+    rows: Rows = []
+    for sparsity in given["sparsity"]:
+        torch.manual_seed(0)
+        shapes = sizes.linear
+        weights = [
+            {key: pruned(*shape, sparsity, place) for key, shape in shapes.items()}
+            for _ in range(given["distinct"])
+        ]
+        embedding = torch.randn(sizes.words, sizes.width, device=place).half() * 0.02
+        for batch in given["batches"]:
+            first: dict[str, Tensor] = {}
+            for model, make in models().items():
+                if time.monotonic() - began > limit:
+                    click.echo(f"{limit:g} s are over")
+                    return
+                prepared = time.monotonic()
+                made = [{key: make(weight, batch) for key, weight in one.items()} for one in weights]
+                errors = {key: error_of(layer, batch) for key, layer in made[0].items()}
+                if any(error > TOLERANCE for error in errors.values()):
+                    raise WrongResultError(f"{model}: {errors}")
+                torch.manual_seed(1)
+                cache = Cache(sizes, batch, given["context"], given["steps"] + 3, place)
+                blocks: list[Layers] = [{key: layer.call for key, layer in one.items()} for one in made]
+                decoder = Decoder(sizes, blocks, embedding, cache)
+                first[model] = decoder().float()
+                exact = first["dense float16"]
+                nbytes = (
+                    sum(layer.nbytes for one in made for layer in one.values()) * sizes.layers // len(made)
+                )
+                row: dict[str, Any] = asdict(sizes) | {
+                    **{"model": model, "sparsity": sparsity, "batch": batch, "context": given["context"]},
+                    "errors": errors,
+                    "linear_bytes": nbytes,
+                    "cache_bytes": 2 * cache.k.nbytes,
+                    "embedding_bytes": embedding.nbytes,
+                    "logits_error": float((first[model] - exact).norm() / exact.norm()),
+                    "prepared_s": time.monotonic() - prepared,
+                }
+                if place.type == "cuda":
+                    row["us"] = microseconds(decoder, given["steps"])
+                rows.append(row)
+                speed = f"{batch / row['us'] * 1e6:7.0f} tokens/s, " if "us" in row else ""
+                click.echo(
+                    f"{sparsity:.0%} zeros, batch {batch}: {model:20} {speed}{nbytes / 2**30:5.2f} GiB"
+                )
+                write_results(device, "generation", rows, dtype="float16", l2="as the steps leave it")
+
+
+if __name__ == "__main__":
+    main()
