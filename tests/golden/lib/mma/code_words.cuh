@@ -90,18 +90,19 @@ struct Magic {
 +  __device__ __forceinline__ void to_elements(unsigned codes, unsigned& first, unsigned& second) const {
 +    first = to_pair(codes);
 +    second = to_pair(codes >> 8);
-(3) from (2):
+(3) from (1):
 @@
 -1 5c5a8c
 +[[maybe_unused]] constexpr unsigned kNoCodes = 0;
 +
 +__device__ __forceinline__ unsigned byte_of(unsigned weight) { return weight; }
 +
++template <int kHalf>
 +__device__ __forceinline__ unsigned to_pair(unsigned codes) {
 @@
 -8 741cb8
 +  for (int i = 0; i < 2; ++i) {
-+    const unsigned code = codes >> 8 * i & 0xffu;
++    const unsigned code = codes >> (16 * kHalf + 8 * i) & 0xffu;
 +    const unsigned short bits = static_cast<unsigned short>((code & 0x80u) << 8 | (code & 0x7fu) << 7);
 +    __half number;
 +    memcpy(&number, &bits, sizeof bits);
@@ -111,16 +112,21 @@ struct Magic {
 +    memcpy(&stored, &number, sizeof stored);
 +    result |= static_cast<unsigned>(stored) << 16 * i;
 @@
--1 9d5daa
-+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }\n" : "=r"(result) : "r"(codes));
+-1 329fbd
++  if constexpr (kHalf == 0) {
++    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }\n" : "=r"(result) : "r"(codes));
++  } else {
++    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, high; }\n" : "=r"(result) : "r"(codes));
++  }
 @@
--4 0b4e56
-@@
--8 f64238
+-1 620acf
++struct Magic {
 +  __device__ __forceinline__ void keep() {}
 @@
--1 885550
-+    second = to_pair(codes >> 16);
+-16 36f8ab
++  __device__ __forceinline__ void to_elements(unsigned codes, unsigned& first, unsigned& second) const {
++    first = to_pair<0>(codes);
++    second = to_pair<1>(codes);
 (4) from (2):
 @@
 -1 cad866
