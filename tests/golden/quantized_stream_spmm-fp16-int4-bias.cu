@@ -75,10 +75,12 @@ using Sums = float[2][kColumnTiles][4];
 struct CodeStream {
   SharedAddress words;
   unsigned at = 0;
-  unsigned available = 0;
+  int first = static_cast<int>(kDepth) - static_cast<int>(kRingChunks);
   unsigned char* ring;
+  unsigned to = 0;
   const uint4* source;
-  unsigned chunks;
+  int left;
+  unsigned bytes_of_bit;
   unsigned table;
   Magic magic;
   CachePolicy policy = evict_first();
@@ -86,14 +88,15 @@ struct CodeStream {
   __device__ __forceinline__ void start(unsigned char* memory, unsigned lane, const uint4* values, unsigned stream,
                                         const int* starts) {
     const int begin = starts[stream];
-    chunks = static_cast<unsigned>(starts[stream + 1] - begin);
+    left = starts[stream + 1] - begin;
     words = shared_address(memory) + lane * 4;
     ring = memory + lane * 16;
     source = values + static_cast<long long>(begin) * (kChunkBytes / 16) + lane;
+    bytes_of_bit = kept(kRowBytes / 32);
     table = selectors_of(lane);
     magic.keep();
     #pragma unroll
-    for (unsigned chunk = 0; chunk < kDepth; ++chunk) copy(chunk);
+    for (unsigned chunk = 0; chunk < kDepth; ++chunk) copy();
   }
 
   static __device__ __forceinline__ unsigned selectors_of(unsigned mask) {
@@ -107,25 +110,22 @@ struct CodeStream {
     return selectors | count * kUnitBits << 16;
   }
 
-  __device__ __forceinline__ void copy(unsigned chunk) {
-    const unsigned slot = chunk % kRingChunks;
-    if (chunk < chunks) {
-      unsigned char* const to = ring + slot * kChunkBytes;
-      copy_async_16(to, source, true, policy);
-      copy_async_16(to + kChunkBytes / 2, source + 32, true, policy);
-      if (slot == 0 && (threadIdx.x % 32) * 16 < kMirrorBytes) copy_async_16(ring + kRingBytes, source, true, policy);
-      source += kChunkBytes / 16;
-    }
+  __device__ __forceinline__ void copy() {
+    copy_async_16(ring + to, source, left > 0, policy);
+    copy_async_16(ring + to + kChunkBytes / 2, source + 32, left > 0, policy);
+    copy_async_16_if(to == 0 && threadIdx.x % 32 < kMirrorBytes / 16, ring + kRingBytes, source, left > 0, policy);
     copy_async_commit();
+    source += kChunkBytes / 16;
+    to = (to + kChunkBytes) % kRingBytes;
+    --left;
   }
 
   __device__ __forceinline__ void follow(unsigned order) {
-    if (order == 0) return;
-    const unsigned until = available + order;
-    const unsigned kept = until + kDepth > kRingChunks ? (until + kDepth - kRingChunks) * kChunkBits : 0;
-    at = max(at, kept);
+    first += static_cast<int>(order);
+    at = static_cast<unsigned>(max(static_cast<int>(at), first * static_cast<int>(kChunkBits)));
     __syncwarp();
-    for (; available < until; ++available) copy(available + kDepth);
+    #pragma unroll 1
+    for (; order != 0; --order) copy();
     copy_async_wait<kDepth>();
     __syncwarp();
   }
@@ -136,7 +136,7 @@ struct CodeStream {
 
   template <int kProduct>
   __device__ __forceinline__ void decode(unsigned mask, int bit, unsigned (&fragment)[4]) {
-    const SharedAddress word = words + (at & (kRingBits - 32)) * (kRowBytes / 32);
+    const SharedAddress word = words + (at & (kRingBits - 32)) * bytes_of_bit;
     const unsigned chosen = selectors(mask, bit + 4 * kProduct);
     const unsigned pairs = shift_right(load_shared_4(word), load_shared_4(word + kRowBytes), at);
     magic.to_fragment(permute(pairs, kNoCodes, chosen), fragment);
@@ -174,8 +174,10 @@ __device__ __forceinline__ unsigned activation_offset(unsigned row, unsigned chu
 
 // lib/reduce/lane_stream_sums.cuh.j2
 
+// lib/copy/wide_element.cuh.j2
+
 constexpr int kScales = kGroupColumns < kStepK ? kStepK / kGroupColumns : 1;
-using Scales = Element[kScales][4];
+using Scales = unsigned[kScales][4];
 
 __device__ __forceinline__ void load_scales(Scales& found, const Element* scales, const int (&rows)[4], int first_k, int k,
                                             int m) {
@@ -184,14 +186,14 @@ __device__ __forceinline__ void load_scales(Scales& found, const Element* scales
   for (int s = 0; s < kScales; ++s) {
     const Element* const of_group = scales + static_cast<long long>(min(first_k / kGroupColumns + s, last)) * m;
     #pragma unroll
-    for (int i = 0; i < 4; ++i) found[s][i] = of_group[rows[i]];
+    for (int i = 0; i < 4; ++i) found[s][i] = widen(of_group[rows[i]]);
   }
 }
 
-__device__ __forceinline__ void close_group(Sums& sums, Sums& of_group, const Element (&scales)[4]) {
+__device__ __forceinline__ void close_group(Sums& sums, Sums& of_group, const unsigned (&scales)[4]) {
   #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float scale = to_float(scales[i]);
+    const float scale = to_float(narrow(scales[i]));
     #pragma unroll
     for (int j = 0; j < kColumnTiles; ++j) {
       #pragma unroll
