@@ -176,15 +176,14 @@ __device__ __forceinline__ unsigned activation_offset(unsigned row, unsigned chu
 
 // lib/copy/wide_element.cuh.j2
 
-constexpr int kScales = kGroupColumns < kStepK ? kStepK / kGroupColumns : 1;
+constexpr int kScales = kStepK / kGroupColumns;
+static_assert(kStepK % kGroupColumns == 0, "groups of columns end with steps");
 using Scales = unsigned[kScales][4];
 
-__device__ __forceinline__ void load_scales(Scales& found, const Element* scales, const int (&rows)[4], int first_k, int k,
-                                            int m) {
-  const int last = (k - 1) / kGroupColumns;
+__device__ __forceinline__ void load_scales(Scales& found, const Element* scales, const int (&rows)[4], int first, int k, int m) {
   #pragma unroll
   for (int s = 0; s < kScales; ++s) {
-    const Element* const of_group = scales + static_cast<long long>(min(first_k / kGroupColumns + s, last)) * m;
+    const Element* const of_group = scales + static_cast<long long>(min(first + s, (k - 1) / kGroupColumns)) * m;
     #pragma unroll
     for (int i = 0; i < 4; ++i) found[s][i] = widen(of_group[rows[i]]);
   }
@@ -218,27 +217,26 @@ quantized_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* _
   CodeStream stream;
   stream.start(slots + kSlots * kSlotBytes + warp * kWarpBytes, lane, values, blockIdx.x * kWarps + warp, starts);
   const unsigned strip = warp % kWarpsM;
-  const unsigned activation = activation_offset(warp / kWarpsM * kTokens + lane / 4, lane % 4);
-  const auto load_masks = [&](int of_slot, Vector<unsigned, kMaskWords>& found) {
-    constexpr int kAtOnce = kMaskWords < 4 ? kMaskWords : 4;
-    const unsigned char* const from = slots + of_slot * kSlotBytes + (warp * 32 + lane) * (kMaskWords * 4);
-    #pragma unroll
-    for (int i = 0; i < kMaskWords; i += kAtOnce) {
-      const auto words = load_vector<kAtOnce>(reinterpret_cast<const unsigned*>(from) + i);
-      #pragma unroll
-      for (int e = 0; e < kAtOnce; ++e) found.element[i + e] = words.element[e];
-    }
+  unsigned activations[kTiles];
+  #pragma unroll
+  for (unsigned tile = 0; tile < kTiles; ++tile) {
+    activations[tile] = kept_lane(activation_offset(warp / kWarpsM * kTokens + lane / 4, lane % 4) ^ tile * 64);
+  }
+  const unsigned mask_offset = kept_lane((warp * 32 + lane) * (kMaskWords * 4));
+  const unsigned order_offset = kept_lane(kMaskBytes + kActivationBytes + warp * 4);
+  const auto masks_of = [&](int of_slot) {
+    return load_vector<kMaskWords>(reinterpret_cast<const unsigned*>(slots + of_slot * kSlotBytes + mask_offset));
   };
   const auto order_of = [&](int of_slot) {
-    return load_shared_4(shared_address(slots + of_slot * kSlotBytes) + kMaskBytes + kActivationBytes + warp * 4);
+    return load_shared_4(shared_address(slots) + of_slot * kSlotBytes + order_offset);
   };
 
   barrier_wait(full, 0);
-  Vector<unsigned, kMaskWords> mask;
-  load_masks(0, mask);
+  auto mask = masks_of(0);
   unsigned order = order_of(0);
-  for (unsigned step = begin; step < end; ++group, step_of_group = 0) {
-    const unsigned group_end = min(end, (group + 1) * steps);
+  for (unsigned left = end - begin; left != 0; ++group, step_of_group = 0) {
+    unsigned in_group = min(left, steps - step_of_group);
+    left -= in_group;
     int own_rows[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -250,34 +248,31 @@ quantized_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* _
     for (int i = 0; i < 4; ++i) scaled_rows[i] = min(own_rows[i], m - 1);
     Sums of_group = {};
     Scales next_scales;
-    const auto first_column = [&](unsigned of_step) {
-      return static_cast<int>((of_step * kWarpsK + warp / kWarpsM) * kStepK);
-    };
-    load_scales(next_scales, scales, scaled_rows, first_column(step_of_group), k, m);
-    for (; step < group_end; ++step) {
+    int first = static_cast<int>(step_of_group * kWarpsK + warp / kWarpsM) * kScales;
+    load_scales(next_scales, scales, scaled_rows, first, k, m);
+    for (; in_group != 0; --in_group) {
       stream.follow(order);
       const int this_slot = slot;
       if (++slot == kSlots) slot = 0, parity ^= 1;
-      Vector<unsigned, kMaskWords> next_mask = {};
-      unsigned next_order = 0;
-      if (step + 1 < end) {
-        barrier_wait(full + slot, parity);
-        load_masks(slot, next_mask);
-        next_order = order_of(slot);
-      }
+      if (in_group + left > 1) barrier_wait(full + slot, parity);
+      const auto next_mask = masks_of(slot);
+      const unsigned next_order = order_of(slot);
       Scales now;
       #pragma unroll
       for (int s = 0; s < kScales; ++s) {
         #pragma unroll
         for (int i = 0; i < 4; ++i) now[s][i] = next_scales[s][i];
       }
-      if (step + 1 < group_end) load_scales(next_scales, scales, scaled_rows, first_column(++step_of_group), k, m);
+      if (in_group > 1) {
+        first += kWarpsK * kScales;
+        load_scales(next_scales, scales, scaled_rows, first, k, m);
+      }
       const SharedAddress slot_address = shared_address(slots + this_slot * kSlotBytes);
       #pragma unroll
       for (int s = 0; s < kScales; ++s) {
         #pragma unroll
         for (int tile = s * (kTiles / kScales); tile < (s + 1) * (kTiles / kScales); ++tile) {
-          multiply_add(stream, mask.element[tile / 2], tile % 2 * 16, slot_address + (activation ^ tile * 64), of_group);
+          multiply_add(stream, mask.element[tile / 2], tile % 2 * 16, slot_address + activations[tile], of_group);
         }
         close_group(sums, of_group, now[s]);
       }

@@ -50,7 +50,7 @@ class QuantizedStreamConfig(Config):
         packs=True,
     )
     warps_m: int = tunable(8, WARPS_M, "warps over the rows of a group, 32 for each", packs=True)
-    warps_k: int = tunable(1, WARPS_K, "warps over the columns of a step, 256 for each", packs=True)
+    warps_k: int = tunable(1, WARPS_K, "warps over the columns of a step, 128 for each", packs=True)
     ring_chunks: int = tunable(8, (8, 16), "KB of codes in each warp's ring", packs=True)
     depth: int = tunable(2, (1, 2, 3, 4, 6), "KB of codes on their way to each warp", packs=True)
     slots: int = tunable(

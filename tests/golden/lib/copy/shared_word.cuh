@@ -42,3 +42,10 @@ __device__ __forceinline__ unsigned kept(unsigned word) {
   return __shfl_sync(0xffffffffu, word, 0);
 #endif
 }
+
+__device__ __forceinline__ unsigned kept_lane(unsigned word) {
+#if !defined(SPARSEGEN_EMULATOR)
+  asm volatile("" : "+r"(word));
+#endif
+  return word;
+}
