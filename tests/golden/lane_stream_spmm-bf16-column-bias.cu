@@ -32,7 +32,8 @@ constexpr int kRingBytes = kRingRows * kRowBytes;
 constexpr int kMirrorBytes = kPair * kRowBytes;
 constexpr int kPairBytes = 2 * kPair * 32;
 constexpr int kWarpBytes = kRingBytes + kMirrorBytes + kDepth * kPairBytes;
-constexpr int kMaskBytes = kWarps * 32 * 2 * 4;
+constexpr int kMaskWords = 2;
+constexpr int kMaskBytes = kWarps * 32 * kMaskWords * 4;
 constexpr int kActivationBytes = kWarpsK * kTokens * kStepK * 2;
 constexpr int kOrderBytes = (kWarps + 3) / 4 * 16;
 constexpr int kSlotBytes = kMaskBytes + kActivationBytes + kOrderBytes;
@@ -77,10 +78,11 @@ struct LaneStream {
   unsigned last = 0;
   unsigned strides[2][5];
   unsigned words[kPair / 2];
-  CachePolicy policy = evict_first();
+  CachePolicy policy;
 
   __device__ __forceinline__ void start(unsigned char* memory, unsigned lane, const uint4* values, unsigned stream,
-                                        const int* starts) {
+                                        const int* starts, CachePolicy of_values) {
+    policy = of_values;
     const int begin = starts[stream], end = starts[stream + 1];
     ring = shared_address(memory) + lane * 4;
     at = ring, to = ring;
@@ -215,38 +217,29 @@ lane_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* __rest
 // lib/persistent/stream_roles.cuh.j2
 
   LaneStream stream;
-  stream.start(slots + kSlots * kSlotBytes + warp * kWarpBytes, lane, values, blockIdx.x * kWarps + warp, starts);
-  const unsigned mask_offset = warp * 256 + lane * 8;
-  const unsigned activation = activation_offset(warp / kWarpsM * kTokens + lane / 4, lane % 4);
-  const auto masks_of = [&](int of_slot) {
-    return load_vector<2>(reinterpret_cast<const unsigned*>(slots + of_slot * kSlotBytes + mask_offset));
-  };
-  const auto order_of = [&](int of_slot) {
-    const unsigned char* const slot_orders = slots + of_slot * kSlotBytes + kMaskBytes + kActivationBytes;
-    return reinterpret_cast<const unsigned*>(slot_orders)[warp];
-  };
+  stream.start(slots + kSlots * kSlotBytes + warp * kWarpBytes, lane, values, blockIdx.x * kWarps + warp, starts, policy);
+  unsigned activations[2];
+  #pragma unroll
+  for (unsigned tile = 0; tile < 2; ++tile) {
+    activations[tile] = kept_lane(activation_offset(warp / kWarpsM * kTokens + lane / 4, lane % 4) ^ tile * 64);
+  }
 
   barrier_wait(full, 0);
   auto mask = masks_of(0);
   unsigned order = order_of(0);
   stream.follow(order);
-  for (unsigned step = begin; step < end; ++group) {
-    const unsigned group_end = min(end, (group + 1) * steps);
+  for (unsigned left = end - begin; left != 0; ++group, step_of_group = 0) {
+    unsigned in_group = min(left, steps - step_of_group);
+    left -= in_group;
     Sums sums = {};
-    for (; step < group_end; ++step) {
+    for (; in_group != 0; --in_group) {
       const int this_slot = slot;
-      if (++slot == kSlots) slot = 0, parity ^= 1;
-      Vector<unsigned, 2> next_mask = {};
-      unsigned next_order = 0;
-      if (step + 1 < end) {
-        barrier_wait(full + slot, parity);
-        next_mask = masks_of(slot);
-        next_order = order_of(slot);
-      }
+      next_slot(in_group + left > 1);
+      const auto next_mask = masks_of(slot);
+      const unsigned next_order = in_group + left > 1 ? order_of(slot) : 0;
       #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
-        const SharedAddress activations = shared_address(slots + this_slot * kSlotBytes) + (activation ^ tile * 64);
-        multiply_add(stream, mask.element[tile], activations, sums);
+        multiply_add(stream, mask.element[tile], shared_address(slots + this_slot * kSlotBytes) + activations[tile], sums);
         if (tile == 0) stream.follow(order >> 16);
       }
       stream.follow(next_order);

@@ -83,10 +83,11 @@ struct CodeStream {
   unsigned bytes_of_bit;
   unsigned table;
   Magic magic;
-  CachePolicy policy = evict_first();
+  CachePolicy policy;
 
   __device__ __forceinline__ void start(unsigned char* memory, unsigned lane, const uint4* values, unsigned stream,
-                                        const int* starts) {
+                                        const int* starts, CachePolicy of_values) {
+    policy = of_values;
     const int begin = starts[stream];
     left = starts[stream + 1] - begin;
     words = shared_address(memory) + lane * 4;
@@ -215,21 +216,13 @@ quantized_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* _
 // lib/persistent/stream_roles.cuh.j2
 
   CodeStream stream;
-  stream.start(slots + kSlots * kSlotBytes + warp * kWarpBytes, lane, values, blockIdx.x * kWarps + warp, starts);
+  stream.start(slots + kSlots * kSlotBytes + warp * kWarpBytes, lane, values, blockIdx.x * kWarps + warp, starts, policy);
   const unsigned strip = warp % kWarpsM;
   unsigned activations[kTiles];
   #pragma unroll
   for (unsigned tile = 0; tile < kTiles; ++tile) {
     activations[tile] = kept_lane(activation_offset(warp / kWarpsM * kTokens + lane / 4, lane % 4) ^ tile * 64);
   }
-  const unsigned mask_offset = kept_lane((warp * 32 + lane) * (kMaskWords * 4));
-  const unsigned order_offset = kept_lane(kMaskBytes + kActivationBytes + warp * 4);
-  const auto masks_of = [&](int of_slot) {
-    return load_vector<kMaskWords>(reinterpret_cast<const unsigned*>(slots + of_slot * kSlotBytes + mask_offset));
-  };
-  const auto order_of = [&](int of_slot) {
-    return load_shared_4(shared_address(slots) + of_slot * kSlotBytes + order_offset);
-  };
 
   barrier_wait(full, 0);
   auto mask = masks_of(0);
@@ -253,8 +246,7 @@ quantized_stream_spmm(int m, int k, int n, int groups, int steps, const uint4* _
     for (; in_group != 0; --in_group) {
       stream.follow(order);
       const int this_slot = slot;
-      if (++slot == kSlots) slot = 0, parity ^= 1;
-      if (in_group + left > 1) barrier_wait(full + slot, parity);
+      next_slot(in_group + left > 1);
       const auto next_mask = masks_of(slot);
       const unsigned next_order = order_of(slot);
       Scales now;

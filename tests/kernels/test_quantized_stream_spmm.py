@@ -66,7 +66,7 @@ def test_zero_points_are_of_integers() -> None:
 
 
 def test_units_take_a_bit_each_and_their_codes() -> None:
-    """Of 4-bit weights two are a unit, which is stored where one of both is there: 1 - 0.707² of them are."""
+    """A unit of two 4-bit weights is stored where one of both is there: 1 - 0.707² of them are."""
     weights = 512 * 1024
     for kind, floor in (
         (ValueType.E4M3, weights / 8 + MATRIX.nnz),

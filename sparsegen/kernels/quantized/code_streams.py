@@ -50,7 +50,7 @@ _PAIRED = np.array([0, 2, 4, 6, 1, 3, 5, 7])
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a bit of a mask stands for: one code, or two that share a byte.
+    """One code, or two that share a byte: a bit of a mask says whether it is stored.
 
     Attributes:
         bits: of the unit; 4 or 8.

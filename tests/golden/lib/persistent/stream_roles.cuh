@@ -19,8 +19,8 @@
   unsigned group = begin / steps;
   unsigned step_of_group = begin % steps;
 
+  const CachePolicy policy = evict_first();
   if (warp == kWarps) {
-    const CachePolicy policy = evict_first();
     for (unsigned step = begin; step < end; ++step) {
       barrier_wait(empty + slot, parity ^ 1);
       copy_step(slots + slot * kSlotBytes, full + slot, lane, masks + static_cast<long long>(step) * (kMaskBytes / 16),
@@ -31,3 +31,16 @@
     }
     return;
   }
+
+  const unsigned mask_offset = kept_lane((warp * 32 + lane) * (kMaskWords * 4));
+  const unsigned order_offset = kept_lane(kMaskBytes + kActivationBytes + warp * 4);
+  const auto masks_of = [&](int of_slot) {
+    return load_vector<kMaskWords>(reinterpret_cast<const unsigned*>(slots + of_slot * kSlotBytes + mask_offset));
+  };
+  const auto order_of = [&](int of_slot) {
+    return load_shared_4(shared_address(slots) + of_slot * kSlotBytes + order_offset);
+  };
+  const auto next_slot = [&](bool comes) {
+    if (++slot == kSlots) slot = 0, parity ^= 1;
+    if (comes) barrier_wait(full + slot, parity);
+  };
