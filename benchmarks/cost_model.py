@@ -3,6 +3,7 @@
     python -m benchmarks.cost_model instructions   # counts of the seeds' sources; nvcc and nvdisasm, no GPU; goes on
     python -m benchmarks.cost_model fit            # writes sparsegen/tuning/prediction/cost_model.json
     python -m benchmarks.cost_model quality        # suites and families left out
+    python -m benchmarks.cost_model held-out h100.json.xz h200.json.xz  # workloads of one shape left out; 20 seconds
 
 docs/internals/predictions.md keeps what ``quality`` prints.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.predicted_variants import evidence_of
+from benchmarks.predicted_variants import described_as, evidence_of, first_and_best_of_eight
 from benchmarks.study import HERE, geometric_mean, read_document
 from sparsegen.backends.cuda.compiler import CudaToolchain
 from sparsegen.backends.cuda.inspection import sass
@@ -241,6 +242,37 @@ def instructions(limit: int) -> None:
             toolchain=toolchain.fingerprint,
         )
     click.echo(f"{done} counted now, {len(counts)} in all; did not compile: {dict(failed) or 'none'}")
+
+
+@main.command("held-out")
+@click.argument("first", type=click.Path(path_type=Path, exists=True))
+@click.argument("second", type=click.Path(path_type=Path, exists=True))
+def held_out(first: Path, second: Path) -> None:
+    """Order the variants of `predicted_variants` on two devices by models that saw no workload of their shape."""
+    packaged, usual = packaged_evidence()
+    names = [read_document(file)["device"] for file in (first, second)]
+    measured = [
+        evidence_of(file, described_as(name), usual)
+        for file, name in zip((first, second), names, strict=True)
+    ]
+    ratios: list[list[tuple[float, float]]] = [[], []]
+    for name in measured[0]:
+        rest = [v for other, vs in measured[0].items() if shape_of(other) != shape_of(name) for v in vs]
+        model = fit(packaged + rest * OFTEN, usual)
+        for of_device, found in zip(measured, ratios, strict=True):
+            variants = of_device.get(name, [])
+            if len(variants) > 1:
+                times = predicted(model, variants, packaged + rest)
+                found.append(first_and_best_of_eight([v.time_us for v in variants], times))
+    click.echo("| device | fitted to | workloads | first | best of 8 |\n|---|---|---|---|---|")
+    for name, found in zip(names, ratios, strict=True):
+        first_of, of_eight = (geometric_mean(r[i] for r in found) for i in (0, 1))
+        click.echo(f"| {name} | {names[0]}, other shapes | {len(found)} | {first_of:.3f} | {of_eight:.3f} |")
+
+
+def shape_of(workload: str) -> str:
+    """The name of a workload without its dtype."""
+    return workload.rsplit(" ", 1)[0]
 
 
 if __name__ == "__main__":

@@ -7,9 +7,7 @@
 ``record`` measures for every workload the eight variants that the cost model puts first, every family's heuristic
 config and some drawn at random from all valid ones, in turn and with a cold L2, and writes predicted_variants.json.xz.
 ``report`` prints how good the first variants are and draws predicted against measured times; with two files also the
-second device's by the first one's measured times, scaled by the ratio of the model's. ``held-out`` fits the model to
-the packaged measurements and to the first file's, but those of the workloads' own shape, and says how it orders both
-files' variants: no GPU, some 20 seconds.
+second device's by the first one's measured times, scaled by the ratio of the model's.
 """
 
 from __future__ import annotations
@@ -124,7 +122,7 @@ def quality(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
             listed = [v for v in row["variants"] if name in v]
             if len(listed) < 2:
                 continue
-            one, eight = _first_and_best_of_eight([v["us"] for v in listed], [v[name] for v in listed])
+            one, eight = first_and_best_of_eight([v["us"] for v in listed], [v[name] for v in listed])
             first.append(one)
             of_eight.append(eight)
         if first:
@@ -222,44 +220,12 @@ def evidence_of(file: Path, device: Device, usual_registers: int) -> dict[str, l
     return found
 
 
-@main.command("held-out")
-@click.argument("first", type=click.Path(path_type=Path, exists=True))
-@click.argument("second", type=click.Path(path_type=Path, exists=True))
-def held_out(first: Path, second: Path) -> None:
-    """Order the variants of two devices by models that never saw workloads of their shape."""
-    from benchmarks.cost_model import OFTEN, packaged_evidence, predicted
-
-    packaged, usual = packaged_evidence()
-    names = [read_document(file)["device"] for file in (first, second)]
-    measured = [
-        evidence_of(file, described_as(name), usual)
-        for file, name in zip((first, second), names, strict=True)
-    ]
-    ratios: list[list[tuple[float, float]]] = [[], []]
-    for name in measured[0]:
-        rest = [v for other, vs in measured[0].items() if _shape(other) != _shape(name) for v in vs]
-        model = fitting.fit(packaged + rest * OFTEN, usual)
-        for of_device, found in zip(measured, ratios, strict=True):
-            variants = of_device.get(name, [])
-            if len(variants) > 1:
-                times = predicted(model, variants, packaged + rest)
-                found.append(_first_and_best_of_eight([v.time_us for v in variants], times))
-    click.echo("| device | fitted to | workloads | first | best of 8 |\n|---|---|---|---|---|")
-    for name, found in zip(names, ratios, strict=True):
-        first_of, of_eight = (geometric_mean(r[i] for r in found) for i in (0, 1))
-        click.echo(f"| {name} | {names[0]}, other shapes | {len(found)} | {first_of:.3f} | {of_eight:.3f} |")
-
-
 def described_as(name: str) -> Device:
     """The device of a result file, as `tune --for` has it."""
     return find_target("h200" if "H200" in name else "h100").device
 
 
-def _shape(workload: str) -> str:
-    return workload.rsplit(" ", 1)[0]
-
-
-def _first_and_best_of_eight(measured: Sequence[float], predicted: Sequence[float]) -> tuple[float, float]:
+def first_and_best_of_eight(measured: Sequence[float], predicted: Sequence[float]) -> tuple[float, float]:
     """The times of the first predicted one and of the best of eight, over the best measured one's.
 
     Equal predictions are taken in the order that is worst.
