@@ -9,7 +9,7 @@ from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE
 from sparsegen.kernels.layouts.two_four import STRIP, is_paired, units_across
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.quantized.quantized_sparse_mma_spmm import QuantizedSparseMmaConfig
-from sparsegen.kernels.quantized.quantized_stream_spmm import QuantizedStreamConfig
+from sparsegen.kernels.quantized.quantized_stream_spmm import QuantizedStreamConfig, unit_of
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.operators import QuantizedSpmmProblem, Symmetry
 from sparsegen.plan.binding import BoundVariant
@@ -44,14 +44,14 @@ class ExpandedCodes(OwnLaunch):
                 f"codes are expanded that a family of quantized_spmm packed, not {config.family_name}"
             )
         if isinstance(config, QuantizedStreamConfig):
-            file, warps, arguments = _of_streams(problem, config, packed)
+            kind, file, warps, arguments = _of_streams(problem, config, packed)
         elif isinstance(config, QuantizedSparseMmaConfig):
-            file, warps, arguments = _of_units(problem, packed)
+            kind, file, warps, arguments = _of_units(problem, packed)
         else:
             raise OperandError(f"{config.family_name} packs codes in a way that is not known here")
         executor = variant.executor
         with executor.entered():
-            entry = f"expand_{problem.value_type}_{problem.dtype}"
+            entry = f"expand_{kind}_{problem.dtype}"
             (self._kernel,) = plain_launchers(executor, file, entry)
             given = (
                 [scales]
@@ -81,10 +81,11 @@ class ExpandedCodes(OwnLaunch):
 
 def _of_streams(
     problem: QuantizedSpmmProblem, config: QuantizedStreamConfig, packed: Packed[Buffer]
-) -> tuple[str, int, list[Buffer | int]]:
-    """The file, warps, and arguments but for the last three, of the kernel for what `quantized_stream_spmm` packed."""
+) -> tuple[str, str, int, list[Buffer | int]]:
+    """The codes' kind, file, warps, and arguments but for the last three, for what `quantized_stream_spmm` packed."""
     warps, sizes = config.warps_m * config.warps_k, packed.sizes
     return (
+        f"{problem.value_type}_pairs" if unit_of(problem).codes == 2 else problem.value_type,
         "code_stream_weights.cu",
         sizes["used_blocks"] * warps,
         [
@@ -102,7 +103,9 @@ def _of_streams(
     )
 
 
-def _of_units(problem: QuantizedSpmmProblem, packed: Packed[Buffer]) -> tuple[str, int, list[Buffer | int]]:
+def _of_units(
+    problem: QuantizedSpmmProblem, packed: Packed[Buffer]
+) -> tuple[str, str, int, list[Buffer | int]]:
     """The same for what `quantized_sparse_mma_spmm` packed, which has no zero points."""
     strips, across = ceil_div(problem.m, STRIP), units_across(problem.k)
     order = int(is_paired(problem.value_type, problem.dtype))
@@ -115,4 +118,5 @@ def _of_units(problem: QuantizedSpmmProblem, packed: Packed[Buffer]) -> tuple[st
         order,
         problem.scale_group.size(problem.k),
     )
-    return "two_four_weights.cu", strips * across, [*sizes, packed.arrays["codes"], packed.arrays["metadata"]]
+    arrays = [packed.arrays[name] for name in ("codes", "metadata")]
+    return problem.value_type, "two_four_weights.cu", strips * across, [*sizes, *arrays]

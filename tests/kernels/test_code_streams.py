@@ -14,27 +14,30 @@ from sparsegen.kernels.quantized.code_streams import (
     AHEAD,
     TILES,
     CodeStreams,
-    chunk_codes,
+    Unit,
     pack,
     stored_codes,
 )
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.testing.matrices import csr, matrices
 
+UNITS = (Unit(4), Unit(8), Unit(8, codes=2))
+of_every_unit = pytest.mark.parametrize("unit", UNITS, ids=["4 bits", "8 bits", "pairs"])
 
-def unpack(streams: CodeStreams, partition: Partition, *, bits: int, ring_chunks: int, depth: int) -> Array:
+
+def unpack(streams: CodeStreams, partition: Partition, *, unit: Unit, ring_chunks: int, depth: int) -> Array:
     """For each weight (places of rows by columns, filled to whole steps) the nonzero's number in CSR order, or -1.
 
     Asserts that what is read lies in the ring at that time.
     """
-    p, of_chunk, of_word = partition, chunk_codes(bits), 32 // bits
+    p, of_chunk, of_word = partition, unit.of_chunk, unit.of_word
     found = np.full((p.groups * p.warps_m * 32, p.steps * p.warps_k * 128), -1, dtype=np.int64)
-    words, begins = streams.source.reshape(-1, LANES, of_word), p.begins()
+    words, begins = streams.source.reshape(-1, LANES, of_word, unit.codes), p.begins()
     for block in range(p.used_blocks):
         for warp in range(p.warps):
             number = block * p.warps + warp
             first, last = streams.starts[number] * 8, streams.starts[number + 1] * 8
-            lanes = words[first:last].transpose(1, 0, 2).reshape(LANES, -1)
+            lanes = words[first:last].transpose(1, 0, 2, 3).reshape(LANES, -1, unit.codes)
             at, chunks = np.zeros(LANES, dtype=np.int64), 0
             for step in range(begins[block], begins[block + 1]):
                 order = int(streams.orders[step, warp])
@@ -56,25 +59,29 @@ def unpack(streams: CodeStreams, partition: Partition, *, bits: int, ring_chunks
 
 
 def _read_tile(into: Array, mask: int, lane: int, stream: Array) -> int:
-    """Puts one lane's codes of a tile to their places, and says how many there were."""
-    read = 0
-    for bit in range(32):
+    """Puts one lane's units of a tile to their places, and says how many there were."""
+    read, pairs = 0, stream.shape[1] == 2
+    for bit in range(16 if pairs else 32):
         if mask >> bit & 1:
-            product, register, high = bit // 8, bit // 2 % 4, bit % 2
-            row = product % 2 * 16 + register % 2 * 8 + lane // 4
-            column = lane % 4 * 8 + product // 2 * 4 + register // 2 * 2 + high
-            assert stream[read] >= 0
-            into[row, column] = stream[read]
+            assert stream[read].max() >= 0
+            for code, number in enumerate(stream[read]):
+                if pairs:
+                    product, register, high = bit // 4, bit % 2 * 2 + code, bit // 2 % 2
+                else:
+                    product, register, high = bit // 8, bit // 2 % 4, bit % 2
+                row = product % 2 * 16 + register % 2 * 8 + lane // 4
+                column = lane % 4 * 8 + product // 2 * 4 + register // 2 * 2 + high
+                into[row, column] = number
             read += 1
     return read
 
 
 def assert_round_trip(
-    matrix: CsrMatrix, partition: Partition, *, bits: int, ring_chunks: int, depth: int, balanced: bool
+    matrix: CsrMatrix, partition: Partition, *, unit: Unit, ring_chunks: int, depth: int, balanced: bool
 ) -> None:
     rows = levelled_rows(matrix, partition) if balanced else None
-    streams = pack(matrix, partition, bits=bits, ring_chunks=ring_chunks, depth=depth, rows=rows)
-    found = unpack(streams, partition, bits=bits, ring_chunks=ring_chunks, depth=depth)
+    streams = pack(matrix, partition, unit=unit, ring_chunks=ring_chunks, depth=depth, rows=rows)
+    found = unpack(streams, partition, unit=unit, ring_chunks=ring_chunks, depth=depth)
     assert np.count_nonzero(streams.source >= 0) == matrix.nnz
     m, k = matrix.shape
     places = np.arange(found.shape[0]) if rows is None else rows
@@ -87,12 +94,12 @@ def assert_round_trip(
 
 
 @pytest.mark.parametrize("name", matrices())
-@pytest.mark.parametrize("bits", [4, 8])
-def test_every_matrix_comes_back(name: str, bits: int) -> None:
+@of_every_unit
+def test_every_matrix_comes_back(name: str, unit: Unit) -> None:
     matrix = matrices()[name]
     for warps_m, warps_k, blocks, balanced in ((1, 1, 3, False), (4, 2, 2, True)):
         partition = Partition(*matrix.shape, warps_m, warps_k, blocks, tiles=TILES)
-        assert_round_trip(matrix, partition, bits=bits, ring_chunks=8, depth=2, balanced=balanced)
+        assert_round_trip(matrix, partition, unit=unit, ring_chunks=8, depth=2, balanced=balanced)
 
 
 @settings(max_examples=15)
@@ -101,7 +108,7 @@ def test_every_matrix_comes_back(name: str, bits: int) -> None:
     k=st.integers(1, 500),
     warps=st.sampled_from([(1, 1), (2, 1), (1, 4), (2, 2)]),
     blocks=st.integers(1, 5),
-    ring=st.sampled_from([(4, 8, 1), (4, 8, 4), (8, 8, 2), (8, 16, 6)]),
+    ring=st.sampled_from([(0, 8, 1), (0, 8, 4), (1, 8, 2), (1, 16, 6), (2, 8, 4), (2, 16, 6)]),
     seed=st.integers(0, 2**16),
 )
 def test_uneven_rows_come_back(
@@ -109,10 +116,11 @@ def test_uneven_rows_come_back(
 ) -> None:
     rng = np.random.default_rng(seed)
     dense = (rng.random((m, k)) < rng.random((m, 1)) ** 2).astype(np.float32)
-    bits, ring_chunks, depth = ring
+    number, ring_chunks, depth = ring
+    unit = UNITS[number]
     partition = Partition(m, k, *warps, blocks, tiles=TILES)
     assert_round_trip(
-        csr(dense), partition, bits=bits, ring_chunks=ring_chunks, depth=depth, balanced=bool(seed % 2)
+        csr(dense), partition, unit=unit, ring_chunks=ring_chunks, depth=depth, balanced=bool(seed % 2)
     )
 
 
@@ -121,23 +129,25 @@ def test_lanes_that_are_a_ring_behind_are_brought_up() -> None:
     rng = np.random.default_rng(1)
     dense = (rng.random((32, 4096)) < np.linspace(0.05, 1.0, 32)[:, None]).astype(np.float32)
     partition = Partition(32, 4096, 1, 1, 1, tiles=TILES)
-    for bits, depth in ((4, 4), (8, 2)):
-        assert_round_trip(csr(dense), partition, bits=bits, ring_chunks=8, depth=depth, balanced=False)
-        streams = pack(csr(dense), partition, bits=bits, ring_chunks=8, depth=depth)
-        emptiest = streams.source.reshape(-1, LANES, 32 // bits)[:, 0].ravel() >= 0
-        assert np.flatnonzero(emptiest).max() > 1.3 * np.count_nonzero(emptiest), "some are left out"
+    for unit, depth in zip(UNITS, (4, 2, 4), strict=True):
+        assert_round_trip(csr(dense), partition, unit=unit, ring_chunks=8, depth=depth, balanced=False)
+        streams = pack(csr(dense), partition, unit=unit, ring_chunks=8, depth=depth)
+        emptiest = streams.source.reshape(-1, LANES, unit.of_word, unit.codes)[:, 0].max(axis=-1).ravel() >= 0
+        assert np.flatnonzero(emptiest).max() > 1.2 * np.count_nonzero(emptiest), "some are left out"
 
 
 def test_streams_are_hardly_longer_than_their_codes() -> None:
     rng = np.random.default_rng(0)
     matrix = csr((rng.random((256, 4096)) < 0.5).astype(np.float32))
-    for bits in (4, 8):
-        streams = pack(matrix, Partition(256, 4096, 8, 1, 2, tiles=TILES), bits=bits, ring_chunks=8, depth=1)
-        taken = streams.masks.nbytes + streams.source.size * bits / 8
-        assert taken < 1.12 * (256 * 4096 / 8 + matrix.nnz * bits / 8)
+    for unit, bits in zip(
+        UNITS, (4, 8, 6), strict=True
+    ):  # 3 of 4 pairs are there, of 2 of whose weights they hold 4/3
+        streams = pack(matrix, Partition(256, 4096, 8, 1, 2, tiles=TILES), unit=unit, ring_chunks=8, depth=1)
+        taken = streams.masks.nbytes + streams.source.size * unit.bits / unit.codes / 8
+        assert taken < 1.12 * (256 * 4096 / 8 / unit.codes + matrix.nnz * bits / 8)
 
 
 def test_codes_of_four_bits_come_in_pairs() -> None:
     codes, source = np.array([1, 15, 7], dtype=np.uint8), np.array([0, -1, 2, 1], dtype=np.int32)
-    np.testing.assert_array_equal(stored_codes(codes, source, 4), [0x01, 0xF7])
-    np.testing.assert_array_equal(stored_codes(codes, source, 8), [1, 0, 7, 15])
+    np.testing.assert_array_equal(stored_codes(codes, source, Unit(bits=8, codes=2)), [0x81, 0xF7])
+    np.testing.assert_array_equal(stored_codes(codes, source, Unit(8)), [1, 0, 7, 15])

@@ -13,11 +13,12 @@ constexpr int kTiles = 4, kTileSide = 32, kStepColumns = kTiles * kTileSide;  //
 template <class Code, class Element>
 __device__ __forceinline__ void expand(int m, int k, int blocks, int total, int steps, int warps_m, int warps_k,
                                        int orders_of_step, int kept_chunks, int group_columns, int is_ordered,
-                                       int is_asymmetric, const uint4* __restrict__ masks, const unsigned* __restrict__ orders,
+                                       int is_asymmetric, const unsigned* __restrict__ masks, const unsigned* __restrict__ orders,
                                        const int* __restrict__ starts, const unsigned* __restrict__ values,
                                        const int* __restrict__ rows, const float* __restrict__ scales,
                                        const float* __restrict__ zero_points, unsigned short* __restrict__ full) {
-  constexpr unsigned kOfWord = 32 / Code::kBits, kOfChunk = 8 * kOfWord;
+  constexpr unsigned kUnitBits = Code::kBits * Code::kOfUnit, kOfWord = 32 / kUnitBits, kOfChunk = 8 * kOfWord;
+  constexpr bool kPairs = Code::kOfUnit == 2;
   const int number = warp_number(), lane = threadIdx.x % 32, warps = warps_m * warps_k;
   if (number >= blocks * warps) return;
   const int block = number / warps, warp = number % warps;
@@ -29,8 +30,7 @@ __device__ __forceinline__ void expand(int m, int k, int blocks, int total, int 
     const unsigned order = orders[static_cast<long long>(step) * orders_of_step + warp];
     held += order;
     if (order != 0 && held > static_cast<unsigned>(kept_chunks)) at = max(at, (held - kept_chunks) * kOfChunk);
-    const uint4 mask = masks[(static_cast<long long>(step) * warps + warp) * 32 + lane];
-    const unsigned present[kTiles] = {mask.x, mask.y, mask.z, mask.w};
+    const unsigned* const mask = masks + ((static_cast<long long>(step) * warps + warp) * 32 + lane) * (kTiles / Code::kOfUnit);
     const int first_row = (step / steps * warps_m + warp % warps_m) * kTileSide + lane / 4;
     const int first_column = (step % steps * warps_k + warp / warps_m) * kStepColumns + lane % 4 * 8;
     #pragma unroll
@@ -48,14 +48,23 @@ __device__ __forceinline__ void expand(int m, int k, int blocks, int total, int 
         scale[part] = scales[place];
         if (is_asymmetric != 0) zero[part] = zero_points[place];
       }
-      #pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        if ((present[tile] >> i & 1u) == 0) continue;
-        const int part = i / 8 % 2 * 2 + i / 2 % 2, pair = i / 16 * 2 + i / 4 % 2;
-        const unsigned code = words[static_cast<long long>(at / kOfWord) * 32] >> at % kOfWord * Code::kBits;
-        ++at;
+      const unsigned present = kPairs ? mask[tile / 2] >> tile % 2 * 16 : mask[tile];
+      const auto put = [&](int octet, int number, int e, unsigned code) {  // the weight of a register's half
+        const int part = octet % 2 * 2 + number % 2, pair = octet / 2 * 2 + number / 2;
         const float weight = (Code::number(code & ((1u << Code::kBits) - 1)) - zero[part]) * scale[part];
-        found[part][pair] |= Element::bits(weight) << i % 2 * 16;
+        found[part][pair] |= Element::bits(weight) << e * 16;
+      };
+      #pragma unroll
+      for (int i = 0; i < 32 / Code::kOfUnit; ++i) {
+        if ((present >> i & 1u) == 0) continue;
+        const unsigned unit = words[static_cast<long long>(at / kOfWord) * 32] >> at % kOfWord * kUnitBits;
+        ++at;
+        if (kPairs) {
+          put(i / 4, i % 2 * 2, i / 2 % 2, unit);
+          put(i / 4, i % 2 * 2 + 1, i / 2 % 2, unit >> Code::kBits);
+        } else {
+          put(i / 8, i / 2 % 4, i % 2, unit);
+        }
       }
       #pragma unroll
       for (int part = 0; part < 4; ++part) {
@@ -77,7 +86,7 @@ __device__ __forceinline__ void expand(int m, int k, int blocks, int total, int 
 #define SPARSEGEN_CODE_STREAM_WEIGHTS(name, Code, Element)                                                                   \
   extern "C" __global__ void name(int m, int k, int blocks, int total, int steps, int warps_m, int warps_k,                  \
                                   int orders_of_step, int kept_chunks, int group_columns, int is_ordered, int is_asymmetric, \
-                                  const uint4* masks, const unsigned* orders, const int* starts, const unsigned* values,     \
+                                  const unsigned* masks, const unsigned* orders, const int* starts, const unsigned* values,     \
                                   const int* rows, const float* scales, const float* zero_points, unsigned short* full) {    \
     expand<Code, Element>(m, k, blocks, total, steps, warps_m, warps_k, orders_of_step, kept_chunks, group_columns,          \
                           is_ordered, is_asymmetric, masks, orders, starts, values, rows, scales, zero_points, full);        \
@@ -85,6 +94,8 @@ __device__ __forceinline__ void expand(int m, int k, int blocks, int total, int 
 
 SPARSEGEN_CODE_STREAM_WEIGHTS(expand_int4_float16, Int4, Float16)
 SPARSEGEN_CODE_STREAM_WEIGHTS(expand_int4_bfloat16, Int4, Bfloat16)
+SPARSEGEN_CODE_STREAM_WEIGHTS(expand_int4_pairs_float16, Int4Pairs, Float16)
+SPARSEGEN_CODE_STREAM_WEIGHTS(expand_int4_pairs_bfloat16, Int4Pairs, Bfloat16)
 SPARSEGEN_CODE_STREAM_WEIGHTS(expand_int8_float16, Int8, Float16)
 SPARSEGEN_CODE_STREAM_WEIGHTS(expand_int8_bfloat16, Int8, Bfloat16)
 SPARSEGEN_CODE_STREAM_WEIGHTS(expand_e4m3_float16, E4m3, Float16)

@@ -186,7 +186,9 @@ def pack(
 
 def bit_counts(words: Array) -> Array:
     """Returns how many bits are set in each word (uint8)."""
-    counts: Array = _BITS[words.view(np.uint8)].reshape(*words.shape, 4).sum(axis=-1, dtype=np.uint8)
+    counts: Array = (
+        _BITS[words.view(np.uint8)].reshape(*words.shape, words.itemsize).sum(axis=-1, dtype=np.uint8)
+    )
     return counts
 
 
@@ -230,6 +232,20 @@ def sort_groups(
     Returns:
         int32: the numbers of their nonzeros in CSR order, in the order of values, lanes, tiles, warps and steps.
     """
+    arranged = arranged_groups(matrix, partition, rows, first)
+    present = arranged >= 0
+    words = np.packbits(present, bitorder="little").view("<u4")
+    target = bits[first * partition.steps :][: words.size // bits[0].size]
+    target[...] = words.reshape(target.shape)
+    order: Array = arranged.take(np.flatnonzero(present))
+    return order
+
+
+def arranged_groups(matrix: CsrMatrix, partition: Partition, rows: Array | None, first: int) -> Array:
+    """Returns the numbers in CSR order, or -1, of the weights of some groups from the ``first`` one on (int32).
+
+    They are in the order of values, lanes, tiles, warps and steps.
+    """
     p = partition
     height, width = p.strip_rows * p.warps_m, p.steps * p.step_columns * p.warps_k
     groups = min(groups_at_once(p), p.groups - first)
@@ -245,13 +261,8 @@ def sort_groups(
         groups, p.warps_m, p.tiles_down, 2, 2, 8, p.steps, p.warps_k, p.tiles_across, 4, 2, 2
     )
     both = both.transpose(0, 6, 7, 1, 2, 8, 5, 9, 10, 3, 11, 4)
-    arranged = np.ascontiguousarray(both).view(np.int32).ravel()
-    present = arranged >= 0
-    words = np.packbits(present, bitorder="little").view("<u4")
-    target = bits[first * p.steps : (first + groups) * p.steps]
-    target[...] = words.reshape(target.shape)
-    order: Array = arranged.take(np.flatnonzero(present))
-    return order
+    arranged: Array = np.ascontiguousarray(both).view(np.int32).ravel()
+    return arranged
 
 
 def _nonzeros(matrix: CsrMatrix, begin: int, end: int, rows: Array | None) -> tuple[Array, Array]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.kernels.layouts.lane_stream import LANES, ORDERS_AT_ONCE, Partition
-from sparsegen.kernels.quantized.code_streams import AHEAD, TILES, chunk_codes, starts_of
+from sparsegen.kernels.quantized.code_streams import AHEAD, ZERO_INT4, Unit, starts_of
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.device_memory import Buffer, PlainDevice
 from sparsegen.system.integers import round_up
@@ -33,7 +33,7 @@ class DeviceCodeStreams:
         partition: Partition,
         codes: Array,
         *,
-        bits: int,
+        unit: Unit,
         ring_chunks: int,
         depth: int,
         rows: Array | None,
@@ -47,21 +47,28 @@ class DeviceCodeStreams:
             MatrixError: the codes pass the 32-bit range of their numbers.
             LaunchError: the device has not enough memory.
         """
-        p, of_chunk = partition, chunk_codes(bits)
+        p, of_chunk = partition, unit.of_chunk
         streams, lanes = p.used_blocks * p.warps, p.total * p.warps * LANES
         row_order = device.upload(np.zeros(0, dtype=np.int32) if rows is None else rows)
         offsets, columns = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)
         pattern = (int(rows is not None), offsets, columns, row_order)
-        masks, positions = device.filled(4 * max(1, lanes * TILES)), device.filled(4 * lanes)
+        masks, positions = (
+            device.filled(max(unit.of_tile // 8, lanes * unit.mask_bytes())),
+            device.filled(4 * lanes),
+        )
         orders_of_step = round_up(p.warps, ORDERS_AT_ONCE)
         orders, chunks = device.filled(4 * max(1, p.total * orders_of_step)), device.filled(4 * streams)
         sizes, warps = (p.m, p.total, p.steps, p.warps_m, p.warps_k), p.total * p.warps
-        device.run(f"{FILE}:code_stream_masks", warps, *sizes, *pattern, masks)
+        kind = "pairs" if unit.codes == 2 else "codes"
+        device.run(f"{FILE}:masks_of_{kind}", warps, *sizes, *pattern, masks)
         rings = (p.used_blocks, p.total, p.warps, orders_of_step, of_chunk, ring_chunks - depth, AHEAD)
-        device.run(f"{FILE}:code_stream_positions", streams, *rings, masks, positions, orders, chunks)
-        starts = starts_of(device.download(chunks, streams, np.int32), of_chunk, matrix.nnz)
+        device.run(f"{FILE}:positions_of_{kind}", streams, *rings, masks, positions, orders, chunks)
+        starts = starts_of(device.download(chunks, streams, np.int32), unit, matrix.nnz)
         starts_there = device.upload(starts)
-        values = device.filled(max(4, int(starts[-1]) * of_chunk * LANES * bits // 8))
+        nothing = ZERO_INT4 * 0x11 if unit.codes == 2 else 0
+        values = device.filled(max(4, int(starts[-1]) * of_chunk * LANES * unit.bits // 8), nothing)
         places = (*sizes, p.used_blocks, *pattern, positions, of_chunk, starts_there)
-        device.run(f"{FILE}:code_stream_{bits}", warps, *places, device.upload(codes), values)
+        device.run(
+            f"{FILE}:{kind}_of_{unit.bits // unit.codes}_bits", warps, *places, device.upload(codes), values
+        )
         return cls(masks, orders, starts_there, values, row_order)

@@ -60,7 +60,8 @@ class QuantizedSparseMmaSpmm(SparseMma[QuantizedSpmmProblem, QuantizedSparseMmaC
     def constants(
         self, problem: QuantizedSpmmProblem, config: QuantizedSparseMmaConfig
     ) -> Mapping[str, Value]:
-        own = {"value_type": problem.value_type.value, "asymmetric": False}
+        kind = problem.value_type
+        own = {"value_type": kind.value, "asymmetric": False, "pairs": kind is ValueType.INT4}
         return {**super().constants(problem, config), **own}
 
     def pack(

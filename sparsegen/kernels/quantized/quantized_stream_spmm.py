@@ -15,7 +15,7 @@ from sparsegen.kernels.layouts.lane_stream_config import BLOCKS, NEARLY_ALL, WAR
 from sparsegen.kernels.layouts.lane_stream_rows import levelled_rows
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.packed import Packed, empty_as_one
-from sparsegen.kernels.quantized.code_streams import AHEAD, TILES, chunk_codes, pack, stored_codes
+from sparsegen.kernels.quantized.code_streams import AHEAD, TILES, Unit, pack, stored_codes
 from sparsegen.kernels.quantized.code_streams_device import DeviceCodeStreams
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
@@ -27,7 +27,7 @@ from sparsegen.system.numpy_types import Array
 STEP_COLUMNS = TILES * TILE
 CHUNK_BYTES, MIRROR_BYTES, BARRIER_BYTES = 1024, 256, 256
 MAX_WARPS = 16
-FIRST_WITH_E4M3 = (8, 9)
+FIRST_WITH_E4M3, FIRST_WITH_BULK_COPIES = (8, 9), (9, 0)
 LEAST_DENSITY = 1 / 32
 FEW_STEPS = 12  # of a block, below which its warps share rows
 UNEVEN = 0.05  # variation of the rows' lengths from which on they are ordered
@@ -64,6 +64,11 @@ class QuantizedStreamConfig(Config):
         "rows as they are, or distributed by length so that lanes have equally many nonzeros",
         packs=True,
     )
+    bulk: bool = tunable(
+        False,
+        (False, True),
+        "masks come by bulk copies, and the kernel begins while the one before it still ends",
+    )
 
 
 class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
@@ -91,6 +96,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     scratch_names = ("parts", "counters")
     problem_type = QuantizedSpmmProblem
     config_type = QuantizedStreamConfig
+    packing_version = 2
 
     def scope(self, problem: QuantizedSpmmProblem) -> Iterator[Constraint]:
         yield from few_tokens(problem)
@@ -105,6 +111,11 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         c = config
         yield from self.scope(problem)
         yield capable(device, _first_capability(problem))
+        capability = ".".join(map(str, device.compute_capability))
+        yield Constraint(
+            not c.bulk or device.compute_capability >= FIRST_WITH_BULK_COPIES,
+            f"bulk copies need compute capability 9.0, the device has {capability}",
+        )
         warps = c.warps_m * c.warps_k
         yield Constraint(warps <= MAX_WARPS, f"warps_m · warps_k ({warps}) warps decode, at most {MAX_WARPS}")
         least = _kept_chunks(problem)
@@ -143,7 +154,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     def _shared_bytes(problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> int:
         c = config
         warps, tokens = c.warps_m * c.warps_k, 8 * _column_tiles(problem)
-        slot = warps * WARP * TILES * 4 + round_up(warps, ORDERS_AT_ONCE) * 4
+        slot = warps * WARP * unit_of(problem).mask_bytes() + round_up(warps, ORDERS_AT_ONCE) * 4
         slot += c.warps_k * tokens * STEP_COLUMNS * problem.dtype.itemsize
         ring = c.ring_chunks * CHUNK_BYTES + MIRROR_BYTES
         handed_over = (c.warps_k - 1) * c.warps_m * _part_bytes(problem)
@@ -159,7 +170,8 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
             "epilogue": problem.epilogue.value,
             "value_type": problem.value_type.value,
             "asymmetric": problem.symmetry is Symmetry.ASYMMETRIC,
-            "bits": problem.value_type.bits,
+            "pairs": unit_of(problem).codes == 2,
+            "unit_bits": unit_of(problem).bits,
             "group_columns": 0 if by_row else problem.scale_group.size(problem.k),
             "column_tiles": _column_tiles(problem),
             "aligned_b": problem.k % 8 == 0,
@@ -170,14 +182,15 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     ) -> Packed[Array]:
         c, partition, kind = config, _partition_of(problem, config), problem.value_type
         rows = levelled_rows(matrix, partition) if c.row_order == "balanced" else None
-        streams = pack(matrix, partition, bits=kind.bits, ring_chunks=c.ring_chunks, depth=c.depth, rows=rows)
+        unit = unit_of(problem)
+        streams = pack(matrix, partition, unit=unit, ring_chunks=c.ring_chunks, depth=c.depth, rows=rows)
         source = streams.source if streams.source.size else np.full(32 // kind.bits, -1, dtype=np.int32)
         return Packed(
             arrays={
                 "masks": empty_as_one(streams.masks),
                 "starts": streams.starts,
                 "orders": empty_as_one(streams.orders),
-                "values": stored_codes(kind.to_codes(matrix.values), source, kind.bits),
+                "values": stored_codes(kind.to_codes(matrix.values), source, unit),
                 "rows": np.zeros(1, dtype=np.int32) if rows is None else empty_as_one(rows),
             },
             sizes=_packed_sizes(partition),
@@ -198,7 +211,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
             matrix,
             partition,
             kind.to_codes(matrix.values),
-            bits=kind.bits,
+            unit=unit_of(problem),
             ring_chunks=c.ring_chunks,
             depth=c.depth,
             rows=levelled_rows(matrix, partition) if c.row_order == "balanced" else None,
@@ -226,6 +239,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
             grid=(sizes["used_blocks"], 1, 1),
             block=(WARP * (config.warps_m * config.warps_k + 1), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
+            starts_early=config.bulk,
         )
 
     def analytic_us(
@@ -300,10 +314,17 @@ def _first_capability(problem: QuantizedSpmmProblem) -> tuple[int, int]:
     return FIRST_WITH_E4M3 if converts else TENSOR_CORES
 
 
+def unit_of(problem: QuantizedSpmmProblem) -> Unit:
+    """Returns what a bit of a mask stands for: a weight, or two of 4 bits, if zero has a code that packing knows."""
+    if problem.value_type is ValueType.INT4 and problem.symmetry is Symmetry.SYMMETRIC:
+        return Unit(bits=8, codes=2)
+    return Unit(bits=problem.value_type.bits)
+
+
 def _kept_chunks(problem: QuantizedSpmmProblem) -> int:
     """Chunks that lanes may need at once: what one takes in a step, and what else its words and its last chunk hold."""
-    of_chunk = chunk_codes(problem.value_type.bits)
-    return ceil_div(STEP_COLUMNS + AHEAD + of_chunk, of_chunk)
+    unit = unit_of(problem)
+    return ceil_div(TILES * unit.of_tile + AHEAD + unit.of_chunk, unit.of_chunk)
 
 
 def _registers(problem: QuantizedSpmmProblem) -> int:
