@@ -116,6 +116,7 @@ _OF_A_BILLION: Options = {
 }
 _GROUPED: Options = {**_OF_A_BILLION, "num_key_value_heads": 4, "head_dim": 64}
 _FOUR_DEEP: Options = {"depth": 4}
+_SMALL_SWIN: Options = {"img_size": 56, "embed_dim": 24, "depths": (1, 1, 1, 1)}
 _OF_ONE_SIZE: Options = {"img_size": 64}
 
 # The most common kinds first: what a short run has then stands for most of what is used.
@@ -131,7 +132,7 @@ ZOO: tuple[Images | Text, ...] = (
         depth=("num_layers", "num_decoder_layers"),
     ),
     Images("convnext_tiny", "convnext_atto"),
-    Images("swin_tiny_patch4_window7_224", "swin_tiny_patch4_window7_224", {}, 56, {"img_size": 56}),
+    Images("swin_tiny_patch4_window7_224", "swin_tiny_patch4_window7_224", {}, 56, _SMALL_SWIN),
     Text("gpt_neox", _ENCODER, wide={**_OF_A_BILLION, "intermediate_size": 8192}),
     Images("efficientnet_b0", "efficientnet_lite0"),
     Text("qwen2", _DECODER, wide=_GROUPED),

@@ -32,6 +32,7 @@ FAR = {
     torch.float32: 1e-4,
 }  # of the largest number of a dense result, behind many layers
 SECONDS = 300.0  # most that a step may take
+PATIENCE = 5.0  # seconds in which a process may end by itself
 Facts = dict[str, Any]
 
 
@@ -203,10 +204,11 @@ class Worker:
         return found
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, which does so by itself where nobody asks any more and it waits."""
+        self._connection.close()
+        self._process.join(PATIENCE)
         self._process.kill()
         self._process.join()
-        self._connection.close()
 
 
 def _serve(
