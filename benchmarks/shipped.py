@@ -1,13 +1,13 @@
 """A shipped model beside the process's own: equal bits, time in turn, and the first call where sparsegen is not.
 
-    python -m benchmarks.shipped                             # two minutes
+    python -m benchmarks.shipped                             # some five minutes
     python -m benchmarks.shipped --device emulator --tiny
 
 A product of every family of linear layers is held against its operator object. A model of sparse layers is shipped
 twice: as `torch.export` wrote it, and compiled by AOTInductor. The model itself and each program are called in turn,
 from Python and as CUDA graphs. A process that has PyTorch alone on its path loads each folder, calls it once and holds
 the result against the model's own, bit by bit. In the end a model of pruned dense layers is compiled with
-`inductor.enable` and without. Raw output: ``shipped.json.xz``.
+`inductor.enable` and without. Given again, the command goes on where time ended it. Raw output: ``shipped.json.xz``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch._inductor import config
 
 from benchmarks.graph_capture import captured
-from benchmarks.study import times_in_turn, torch_place, write_results
+from benchmarks.study import known_rows, times_in_turn, torch_place, write_results
 from sparsegen import kernels, prepare
 from sparsegen.backends import find_device
 from sparsegen.errors import SparsegenError
@@ -73,28 +73,37 @@ class Sizes:
 @click.option("--device", "name", default="cuda", show_default=True)
 @click.option("--tiny", is_flag=True, help="a small model, for a test")
 @click.option("--dtype", "names", multiple=True, default=("float16",), show_default=True)
-@click.option("--limit", default=100.0, show_default=True, help="begin no row later, seconds")
+@click.option("--limit", default=270.0, show_default=True, help="begin no row later, seconds")
 def main(name: str, tiny: bool, names: tuple[str, ...], limit: float) -> None:
     began, device = time.monotonic(), find_device(name)
-    place = torch_place(device)
-    sizes = Sizes(3, 64, (2,)) if tiny else Sizes()
-    tasks: list[partial[dict[str, Any]]] = [partial(families_row, device, place)]
-    for tokens in sizes.tokens:
-        for dtype in names:
-            asked = sizes, getattr(torch, dtype), tokens, place
-            tasks += [partial(shipped_row, "exported", *asked), partial(shipped_row, "compiled", *asked)]
-            tasks.append(partial(inductor_row, *asked))
-    rows: list[dict[str, Any]] = []
-    for task in tasks:
-        if rows and time.monotonic() - began > limit:
-            click.echo(f"time is up: {len(tasks) - len(rows)} rows are left out")
+    tasks = tasks_of(Sizes(3, 64, (2,)) if tiny else Sizes(), names, device)
+    rows = known_rows(device, "shipped", "row")
+    left = [key for key in tasks if "failed" in rows.get(key, {"failed": "never begun"})]
+    for number, key in enumerate(left):
+        if number and time.monotonic() - began > limit:
+            click.echo(f"time is up: {len(left) - number} rows are left out; the same command goes on")
             break
+        now = time.monotonic()
         try:
-            rows.append(task())
-        except (SparsegenError, RuntimeError):  # the other rows do without it
-            rows.append({"task": str(task.args), "failed": traceback.format_exc()[-4000:]})
-        write_results(device, "shipped", rows)
-        click.echo(json.dumps(rows[-1]))
+            found = tasks[key]()
+        except (SparsegenError, RuntimeError, subprocess.TimeoutExpired):  # the other rows do without it
+            found = {"failed": traceback.format_exc()[-4000:]}
+        rows[key] = {"row": key, **found, "seconds": round(time.monotonic() - now, 1)}
+        write_results(device, "shipped", list(rows.values()))
+        click.echo(json.dumps(rows[key]))
+
+
+def tasks_of(sizes: Sizes, dtypes: Sequence[str], device: Device) -> dict[str, partial[dict[str, Any]]]:
+    """What makes each row, by its name, in order."""
+    place = torch_place(device)
+    tasks = {"families": partial(families_row, device, place)}
+    for tokens in sizes.tokens:
+        for dtype in dtypes:
+            asked = sizes, getattr(torch, dtype), tokens, place
+            for program in ("exported", "compiled"):
+                tasks[f"{program} {sizes.width} {dtype} {tokens}"] = partial(shipped_row, program, *asked)
+            tasks[f"inductor {sizes.width} {dtype} {tokens}"] = partial(inductor_row, *asked)
+    return tasks
 
 
 def families_row(device: Device, place: torch.device) -> dict[str, Any]:

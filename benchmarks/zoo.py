@@ -1,163 +1,147 @@
 """Forty architectures of `timm` and `transformers`, pruned and converted: none may be slower than its dense self.
 
-    python -m benchmarks.zoo                       # a GPU; pip install timm transformers
-    python -m benchmarks.zoo --small --device cpu  # a rehearsal: each is built, pruned, converted, called
+    python -m benchmarks.zoo                                     # a GPU; pip install timm transformers
+    python -m benchmarks.zoo --size small --device emulator      # a rehearsal; or --device cpu
 
 Weights are random, and are pruned in turn to single zeros (50 to 95 %), to 2:4 and to blocks of 32. Each model is
 converted with ``example_inputs`` for the way in which it is then called: from Python, as a CUDA graph, and compiled by
 `torch.compile`; dense and converted take turns. Results of both are compared, as are those of a rehearsal. A row says
-what is slower by more than a hundredth, and the last line how many are. Raw output: ``zoo.json.xz``.
+what is slower by more than a hundredth, and the last line how many are. Raw output: ``zoo.json.xz``, written after
+every step.
+
+Nothing is tuned: conversion takes variants by look-ups, and the database keeps its races. Each model has a process of
+its own. Some at a time are made, and compiled, side by side, which takes the host and not the GPU; each is then alone
+while it is converted and timed. ``--size shallow``, the default, leaves out layers that are like the others. The same
+command goes on where time, or a kill, ended it (exit status 75).
 """
 
 from __future__ import annotations
 
-import copy
-import json
+import os
+import sys
 import time
-import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
-import torch
-from torch import Tensor, nn
 
-from benchmarks.graph_capture import captured
-from benchmarks.study import times_in_turn, torch_place, write_results
-from benchmarks.zoo_models import ZOO, Images, Text
-from sparsegen.backends import find_device
-from sparsegen.errors import PruningError
-from sparsegen.integrations.torch import convert
-from sparsegen.pruning.pruner import prune
-from sparsegen.tuning_db.records import Called
+from benchmarks.papers.study import INCOMPLETE, device_of
+from benchmarks.study import geometric_mean, known_rows, write_results
+from benchmarks.zoo_cuts import CUTS, Cut
+from benchmarks.zoo_models import ZOO, Images, Size, Text
+from benchmarks.zoo_worker import Step, Worker
 
-
-class Mode(StrEnum):
-    """Ways in which a model is called."""
-
-    EAGER = "eager"
-    GRAPH = "graph"
-    COMPILED = "compiled"
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A pruning."""
-
-    pattern: str
-    sparsity: float
-    block: tuple[int, int] | None = None
-
-
-CUTS = (
-    *(Cut("unstructured", sparsity) for sparsity in (0.5, 0.8, 0.9, 0.95)),
-    Cut("nm", 0.5),
-    Cut("block", 0.8, (32, 32)),
-)
 SLOWER = 1.01  # than dense
-FAR = 0.02  # of the largest number of a dense result: of 16 bits, behind many layers
+MODES = (Step.EAGER, Step.GRAPH, Step.COMPILED)
+TOGETHER = 4
+Row = dict[str, Any]
+Batch = Sequence[tuple[Images | Text, Cut]]
 
 
 @click.command()
 @click.option("--device", "name", default="cuda", show_default=True, help="cpu: PyTorch's products alone")
-@click.option("--small", is_flag=True, help="small models, called once")
+@click.option("--size", default="shallow", show_default=True, type=click.Choice([str(s) for s in Size]))
 @click.option("--only", multiple=True, help="names of some architectures")
-@click.option("--limit", default=3600.0, show_default=True, help="begin no model later, seconds")
-def main(name: str, small: bool, only: tuple[str, ...], limit: float) -> None:
-    began = time.monotonic()
-    device = None if name == "cpu" else find_device(name)
-    place = torch.device("cpu") if device is None else torch_place(device)
-    rows: list[dict[str, Any]] = []
-    for number, one in enumerate(ZOO):
-        if (only and one.name not in only) or (rows and time.monotonic() - began > limit):
-            continue
+@click.option("--minutes", default=9.0, show_default=True, help="begin nothing that would end later")
+@click.option("--together", default=TOGETHER, show_default=True, help="models side by side")
+def main(name: str, size: str, only: tuple[str, ...], minutes: float, together: int) -> None:
+    began, longest = time.monotonic(), 0.0
+    study = Study(name, Size(size))
+    left = [
+        pair for pair in zip(ZOO, study.cuts(), strict=True) if study.lacks(pair[0]) and _named(pair[0], only)
+    ]
+    for first in range(0, len(left), together):
+        batch, now = left[first : first + together], time.monotonic()
+        if now + longest - began > 60 * minutes:
+            click.echo(f"time is up: {len(left) - first} models are left; the same command goes on")
+            break
+        study.measure(batch, together)
+        longest = max(longest, time.monotonic() - now)
+    click.echo(study.summary())
+    if any(study.lacks(one) for one in ZOO if _named(one, only)):
+        sys.exit(INCOMPLETE)
+
+
+def _named(one: Images | Text, only: Sequence[str]) -> bool:
+    return not only or one.name in only
+
+
+class Study:
+    """The rows of a device and size, as the raw file has them."""
+
+    def __init__(self, name: str, size: Size) -> None:
+        self._name, self._size, self._device = name, size, device_of(name)
+        self._rows = known_rows(self._device, "zoo", "row")
+
+    @staticmethod
+    def cuts() -> Iterator[Cut]:
+        """The cut of each model."""
+        return (CUTS[number % len(CUTS)] for number in range(len(ZOO)))
+
+    def _key(self, one: Images | Text) -> str:
+        return f"{one.name} {self._size}"
+
+    def lacks(self, one: Images | Text) -> bool:
+        """True if a model is not measured to its end."""
+        return f"{Step.TIMED}_s" not in self._rows.get(self._key(one), {})
+
+    def measure(self, batch: Batch, together: int) -> None:
+        """Measure some models, each step of all before the next; what failed does without those that follow."""
+        threads = max(1, (os.cpu_count() or 1) // together)
+        workers: dict[str, Worker] = {}
         try:
-            rows.append(row(one, CUTS[number % len(CUTS)], place, small=small))
-        except Exception:  # other models do without it
-            rows.append({"model": one.name, "failed": traceback.format_exc()[-2000:]})
-        click.echo(json.dumps(rows[-1]))
-        if device is not None:
-            write_results(device, "zoo", rows)
-    slower = [one["model"] for one in rows if one.get("slower")]
-    failed = [one["model"] for one in rows if "failed" in one]
-    click.echo(f"{len(rows)} models, {len(slower)} slower than dense {slower}, {len(failed)} failed {failed}")
+            for one, cut in batch:
+                self._rows[self._key(one)] = self._row(one, cut)
+                workers[self._key(one)] = Worker(one, cut, self._name, self._size, threads)
+            for step in Step:
+                self._take(step, workers)
+        finally:
+            for worker in workers.values():
+                worker.close()
 
+    def _row(self, one: Images | Text, cut: Cut) -> Row:
+        return {
+            "row": self._key(one),
+            "model": one.name,
+            "size": str(self._size),
+            "pattern": cut.pattern,
+            "sparsity": cut.sparsity,
+        }
 
-def row(one: Images | Text, cut: Cut, place: torch.device, *, small: bool) -> dict[str, Any]:
-    """Facts of a model: how many layers became sparse, how far results differ, and times of each mode."""
-    torch.manual_seed(0)
-    model, inputs = one.made(small=small)
-    dtype = torch.float32 if place.type == "cpu" else torch.float16
-    inputs = {
-        key: tensor.to(place, dtype if tensor.is_floating_point() else None) for key, tensor in inputs.items()
-    }
-    dense = pruned(model.to(place, dtype).requires_grad_(False), cut)
-    found: dict[str, Any] = {"model": one.name, "pattern": cut.pattern, "sparsity": cut.sparsity}
-    with torch.no_grad():
-        for mode in (Mode.EAGER,) if place.type == "cpu" else Mode:
-            sparse = copy.deepcopy(dense)
-            if place.type == "cpu":  # a rehearsal is of sparse layers, and has no times to decide by
-                report = convert(sparse, dense="never")
-            else:
-                report = convert(sparse, example_inputs=inputs, capture=mode is Mode.GRAPH)
-            found[f"{mode}_sparse_layers"] = len(report.converted)
-            calls = [called(one, inputs, mode) for one in (dense, sparse)]
-            wanted, result = (call() for call in calls)
-            difference = float((wanted - result).abs().max() / wanted.abs().max().clamp(min=1e-6))
-            if not difference <= FAR:
-                raise ValueError(f"{mode}: results differ by {difference:.3g} of the largest")
-            found[f"{mode}_difference"] = difference
-            if place.type == "cuda":
-                found |= times(calls, mode, place)
-    found["slower"] = [mode for mode in Mode if found.get(f"{mode}_ratio", 0.0) > SLOWER]
-    return found
+    def _take(self, step: Step, workers: dict[str, Worker]) -> None:
+        """Have all workers take a step, one after the other if it is to be alone; those that fail are dropped."""
+        for key, worker in list(workers.items()):
+            worker.ask(step)
+            if step.is_alone:
+                self._answered(key, workers)
+        for key in () if step.is_alone else list(workers):
+            self._answered(key, workers)
 
-
-def pruned(model: nn.Module, cut: Cut) -> nn.Module:
-    """The model with zeros in the weights of those linear layers and 1 × 1 convolutions that can have them."""
-    for layer in model.modules():
-        is_pointwise = isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1) and layer.groups == 1
-        if not is_pointwise and not isinstance(layer, nn.Linear):
-            continue
-        weight = layer.weight.detach()
-        try:
-            found = prune(
-                weight.float().flatten(1).cpu().numpy(),
-                pattern=cut.pattern,
-                sparsity=cut.sparsity,
-                block=cut.block,
+    def _answered(self, key: str, workers: dict[str, Worker]) -> None:
+        row = self._rows[key]
+        row |= workers[key].answer()
+        if "failed" in row:
+            workers.pop(key)
+            click.echo(f"{key} failed: {row['failed']}")
+        elif f"{Step.TIMED}_s" in row:
+            row["slower"] = [str(mode) for mode in MODES if row.get(f"{mode}_ratio", 0.0) > SLOWER]
+            click.echo(
+                f"{key}: " + ", ".join(f"{k} {v}" for k, v in row.items() if k.endswith(("ratio", "_s")))
             )
-        except PruningError:  # sizes that blocks do not divide
-            continue
-        layer.weight.copy_(torch.as_tensor(found.weights).reshape(weight.shape))
-    return model
+        write_results(self._device, "zoo", list(self._rows.values()))
 
-
-def called(model: nn.Module, inputs: Mapping[str, Tensor], mode: Mode) -> Callable[[], Tensor]:
-    """A call whose first result is a tensor."""
-    compute = torch.compile(model) if mode is Mode.COMPILED else model
-
-    def call() -> Tensor:
-        found = compute(**inputs)
-        result: Tensor = found if isinstance(found, Tensor) else found[0]
-        return result
-
-    return call
-
-
-def times(calls: list[Callable[[], Tensor]], mode: Mode, place: torch.device) -> dict[str, float]:
-    """Microseconds of dense and converted in turn, and the one over the other."""
-    runs: list[Callable[[], Any]] = list(calls)
-    if mode is Mode.GRAPH:
-        runs = [captured(call, place)[0] for call in calls]
-    dense, ours = times_in_turn(runs, called=Called.DEVICE if mode is Mode.GRAPH else Called.HOST)
-    return {
-        f"{mode}_dense_us": round(dense, 1),
-        f"{mode}_us": round(ours, 1),
-        f"{mode}_ratio": round(ours / dense, 4),
-    }
+    def summary(self) -> str:
+        """How many are slower, and how many failed."""
+        rows = [row for row in self._rows.values() if row["size"] == str(self._size)]
+        slower = [row["model"] for row in rows if row.get("slower")]
+        failed = [row["model"] for row in rows if "failed" in row]
+        said = f"{len(rows)} models, {len(slower)} slower than dense {slower}, {len(failed)} failed {failed}"
+        for mode in MODES:
+            ratios = [row[f"{mode}_ratio"] for row in rows if f"{mode}_ratio" in row]
+            said += (
+                f"\n{mode}: geometric mean of {len(ratios)}: {geometric_mean(ratios):.3f}" if ratios else ""
+            )
+        return said
 
 
 if __name__ == "__main__":

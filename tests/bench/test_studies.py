@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from patience import LONG
+from zoo_fakes import Dying, Tiny, Zeros
 
 from sparsegen import backends
 from sparsegen.errors import PruningError
@@ -133,7 +134,23 @@ def test_graph_capture(studies: Studies) -> None:
 def test_shipped(studies: Studies) -> None:
     (row,), told = studies.run("shipped", "--tiny", "--limit", "0")
     assert len(row["families"]) >= 9 and row["unequal_bits"] == []
-    assert "time is up: 3 rows are left out" in told
+    assert "time is up: 3 rows are left out; the same command goes on" in told
+
+
+@pytest.mark.long
+def test_a_zoo_goes_on_where_it_ended(studies: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
+    zoo = importlib.import_module("benchmarks.zoo")
+    monkeypatch.setattr(zoo, "ZOO", (Tiny(), Zeros(), Dying()))
+    command = ["--device", "cpu", "--size", "small"]
+    stopped = CliRunner().invoke(zoo.main, [*command, "--minutes", "-1"])
+    assert stopped.exit_code == zoo.INCOMPLETE and "time is up: 3 models are left" in stopped.output
+    done = CliRunner().invoke(zoo.main, command)
+    assert done.exit_code == zoo.INCOMPLETE and "2 failed ['zeros', 'dying']" in done.output, done.output
+    tiny, zeros, dying = read_document(studies.folder / "zoo.json.xz")["rows"]
+    assert tiny["eager_sparse_layers"] == 2 and tiny["compiled_difference"] < 1e-6 and tiny["slower"] == []
+    assert "nothing can be compared" in zeros["failed"] and "exit status 3" in dying["failed"]
+    again = CliRunner().invoke(zoo.main, [*command, "--only", "tiny"])
+    assert again.exit_code == 0 and "eager_s" not in again.output, "it is there"
 
 
 def test_structured_dropout(studies: Studies) -> None:

@@ -139,6 +139,10 @@ def test_an_exported_program_has_equal_bits_elsewhere(block: nn.Module, tmp_path
     assert facts == found.to_dict() and len(facts["launches"]) == 3
     assert block.state_dict().keys() == before.keys()
     assert all(torch.equal(value, before[name]) for name, value in block.state_dict().items())
+    shutil.copytree(tmp_path / "block", tmp_path / "copy")
+    args, wanted = torch.load(tmp_path / "copy" / "example.pt")
+    loaded = runpy.run_path(str(tmp_path / "copy" / "load.py"))["load"]()  # its library is here already
+    assert torch.equal(loaded(*args), wanted)
     state = torch.export.load(tmp_path / "block" / "model.pt2").state_dict
     assert not [name for name in state if "values" in name or "row_offsets" in name], "weights are there once"
 

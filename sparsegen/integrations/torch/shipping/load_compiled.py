@@ -21,7 +21,9 @@ def load(*, run_single_threaded: bool = False) -> Callable[..., Any]:
     Args:
         run_single_threaded: for models that a CUDA graph captures, which one thread at a time may call.
     """
-    torch.ops.load_library(FOLDER / "kernels.so")
+    namespace = json.loads((FOLDER / "shipped.json").read_text(encoding="utf-8"))["namespace"]
+    if not torch._C._dispatch_has_kernel(f"{namespace}::linear"):  # a copy of the library may be loaded
+        torch.ops.load_library(FOLDER / "kernels.so")
     path = str(FOLDER / "model.pt2")
     loader = torch._C._aoti.AOTIModelPackageLoader(path, "model", run_single_threaded, 1, -1)
     takes, gives = loader.get_call_spec()
