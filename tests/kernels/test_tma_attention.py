@@ -46,7 +46,7 @@ def check(problem: BlockAttentionProblem, toolchain: EmulatorToolchain, **choice
         {"masks": "heads"},
         {"masks": "heads", "queries": 300, "block": "16x64", "density": 0.3},
         {"masks": "all", "queries": 140, "block": "128x128", "head_dim": 128, "span": "causal"},
-        {"masks": "nobody", "span": "causal:90+20", "head_dim": 80, "order": "tokens", "dtype": "bfloat16"},
+        {"masks": "nobody", "span": "causal:90+20", "head_dim": 72, "order": "tokens", "dtype": "bfloat16"},
         {"masks": "items", "batch": 2, "block": "32x32", "density": 0.2},
     ],
     ids=str,
@@ -83,9 +83,9 @@ def test_partial_blocks_changes_of_scores_and_sinks(
     [
         {"masks": "heads", "head_dim": 256, "block": "128x128"},
         {"masks": "nobody", "head_dim": 192, "span": "causal:90+20", "order": "tokens", "sinks": "heads"},
-        {"masks": "all", "head_dim": 144, "block": "32x64", "partial_blocks": 9, "dtype": "bfloat16"},
+        {"masks": "all", "head_dim": 136, "block": "32x64", "partial_blocks": 9, "dtype": "bfloat16"},
         {"masks": "heads", "head_dim": 192, "value_dim": 128},
-        {"masks": "nobody", "head_dim": 96, "value_dim": 48, "span": "causal", "order": "tokens"},
+        {"masks": "nobody", "head_dim": 88, "value_dim": 40, "span": "causal", "order": "tokens"},
     ],
     ids=str,
 )

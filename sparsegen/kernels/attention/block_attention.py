@@ -14,6 +14,8 @@ MOST_TOKENS = 1 << 29
 BIT_WORD = 64  # keys
 ROW_BYTES = 128  # of a row in shared memory
 CHUNK = 64  # columns of one
+ALIGNED = 8  # columns of 16 bytes, of which rows are multiples for TMA
+STEP_COLUMNS = 16  # that one step of a product takes
 WIDEST = 256  # head_dim whose sums fit the registers
 THREADS = 384  # two warpgroups that multiply, and a third one whose first warp loads
 P = TypeVar("P", bound=BlockAttentionProblem)
@@ -38,6 +40,11 @@ class BlockAttentionFamily(Family[P, C]):
             not problem.has_partial or problem.block.columns % BIT_WORD == 0,
             f"partial blocks ({problem.block}) have rows of whole words of {BIT_WORD} keys",
         )
+
+
+def in_steps(columns: int) -> int:
+    """Returns the columns of a head that products compute, zeros past the last one among them."""
+    return round_up(columns, STEP_COLUMNS)
 
 
 def in_chunks(columns: int) -> int:

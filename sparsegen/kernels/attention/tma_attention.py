@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sparsegen.kernels.attention.block_attention import (
+    ALIGNED,
     CHUNK,
     ROW_BYTES,
     THREADS,
@@ -14,6 +15,7 @@ from sparsegen.kernels.attention.block_attention import (
     BlockAttentionFamily,
     device_constraints,
     in_chunks,
+    in_steps,
     mask_sizes,
     option_constants,
 )
@@ -92,12 +94,12 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     def scope(self, problem: BlockAttentionProblem) -> Iterator[Constraint]:
         yield from super().scope(problem)
         yield Constraint(
-            problem.head_dim % 16 == 0 and problem.head_dim <= WIDEST,
-            f"head_dim ({problem.head_dim}) is a multiple of 16 up to {WIDEST}",
+            problem.head_dim % ALIGNED == 0 and problem.head_dim <= WIDEST,
+            f"head_dim ({problem.head_dim}) is a multiple of {ALIGNED} up to {WIDEST}",
         )
         yield Constraint(
-            problem.value_columns % 16 == 0 and problem.value_columns <= problem.head_dim,
-            f"value_dim ({problem.value_columns}) is a multiple of 16 up to head_dim ({problem.head_dim})",
+            problem.value_columns % ALIGNED == 0 and problem.value_columns <= problem.head_dim,
+            f"value_dim ({problem.value_columns}) is a multiple of {ALIGNED} up to head_dim ({problem.head_dim})",
         )
 
     def constraints(
@@ -117,8 +119,8 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     def constants(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> Mapping[str, Value]:
         return {
             "dtype": problem.dtype.value,
-            "head_dim": problem.head_dim,
-            "value_dim": problem.value_columns,
+            "head_dim": in_steps(problem.head_dim),
+            "value_dim": in_steps(problem.value_columns),
             "has_mask": problem.has_mask,
             **option_constants(problem),
             "block_rows": self._block(problem)[0],
@@ -221,7 +223,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     @staticmethod
     def _room_bytes(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
         """Bytes of a part of a long row: sums, and of each lane two references and two sums of weights."""
-        return QUERIES[config.warpgroups] // 16 * 32 * (problem.value_columns // 8 + 1) * 16
+        return QUERIES[config.warpgroups] // 16 * 32 * (in_steps(problem.value_columns) // 8 + 1) * 16
 
     def _rooms(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
         """Parts of long rows at most: of tiles above 1.5 times the mean never more than four thirds of all tiles."""

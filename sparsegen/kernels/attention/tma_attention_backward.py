@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sparsegen.kernels.attention.block_attention import (
+    ALIGNED,
     CHUNK,
     ROW_BYTES,
     THREADS,
@@ -104,13 +105,13 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     def scope(self, problem: BlockAttentionBackwardProblem) -> Iterator[Constraint]:
         yield from super().scope(problem)
         yield Constraint(
-            problem.head_dim % 16 == 0 and problem.head_dim <= WIDEST,
-            f"head_dim ({problem.head_dim}) is a multiple of 16 up to {WIDEST}",
+            problem.head_dim % ALIGNED == 0 and problem.head_dim <= WIDEST,
+            f"head_dim ({problem.head_dim}) is a multiple of {ALIGNED} up to {WIDEST}",
         )
         columns = in_chunks(problem.head_dim), in_chunks(problem.value_columns)
         yield Constraint(
-            problem.value_columns % 16 == 0 and (columns[0] == columns[1] or columns == NARROWER_VALUES),
-            f"value_dim ({problem.value_columns}) is a multiple of 16 that takes as many chunks of {CHUNK} columns as "
+            problem.value_columns % ALIGNED == 0 and (columns[0] == columns[1] or columns == NARROWER_VALUES),
+            f"value_dim ({problem.value_columns}) is a multiple of {ALIGNED} that takes as many chunks of {CHUNK} columns as "
             f"head_dim ({problem.head_dim}), or {NARROWER_VALUES[1]} of {NARROWER_VALUES[0]}",
         )
         yield Constraint(
