@@ -134,9 +134,9 @@ def goals(files: Sequence[Results]) -> str:
             mean, most = geometric(found).value, max(found)
             is_reached = mean <= goal.mean and most <= goal.worst
             limit = "" if math.isinf(goal.worst) else f" ({goal.worst:.2f})"
-            verdict = "reached" if is_reached else "short"
+            outcome = "reached" if is_reached else "short"
             lines.append(
-                [operator, name, len(found), f"{mean:.3f} ({most:.2f})", f"{goal.mean:.2f}{limit}", verdict]
+                [operator, name, len(found), f"{mean:.3f} ({most:.2f})", f"{goal.mean:.2f}{limit}", outcome]
             )
     return table(["operator", "ratio", "rows", "geometric mean (worst)", "goal", ""], lines)
 

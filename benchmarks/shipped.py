@@ -94,7 +94,7 @@ def main(name: str, tiny: bool, names: tuple[str, ...], limit: float) -> None:
 
 
 def tasks_of(sizes: Sizes, dtypes: Sequence[str], device: Device) -> dict[str, partial[dict[str, Any]]]:
-    """What makes each row, by its name, in order."""
+    """Returns the function that makes each row, by its name, in order."""
     place = torch_place(device)
     tasks = {"families": partial(families_row, device, place)}
     for tokens in sizes.tokens:

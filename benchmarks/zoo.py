@@ -131,7 +131,7 @@ class Study:
         write_results(self._device, "zoo", list(self._rows.values()))
 
     def summary(self) -> str:
-        """How many are slower, and how many failed."""
+        """Says how many are slower, and how many failed."""
         rows = [row for row in self._rows.values() if row["size"] == str(self._size)]
         slower = [row["model"] for row in rows if row.get("slower")]
         failed = [row["model"] for row in rows if "failed" in row]

@@ -150,7 +150,7 @@ class Subject:
 
 
 def _layers(step: Step, report: ConversionReport) -> Facts:
-    """How many layers became sparse, in how many groups they were tried, and why others did not."""
+    """Counts layers that became sparse, in how many groups they were tried, and why others did not."""
     reasons = Counter(layer.reason.partition(":")[0] for layer in report.dense)
     found: Facts = {f"{step}_sparse_layers": len(report.converted), f"{step}_dense_layers": dict(reasons)}
     if report.in_situ is not None:
@@ -204,7 +204,7 @@ class Worker:
         return found
 
     def close(self) -> None:
-        """End the process, which does so by itself where nobody asks any more and it waits."""
+        """End the process; one that waits where nobody asks any more ends by itself."""
         self._connection.close()
         self._process.join(PATIENCE)
         self._process.kill()

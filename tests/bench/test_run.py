@@ -318,7 +318,7 @@ def test_rows_are_tuned_on_all_devices_before_they_are_measured(tmp_path: Path) 
 
 
 def test_with_a_limit_rows_are_measured_soon_after_they_were_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where time ends a run, few rows were tuned for nothing."""
+    """A run that time ends has tuned few rows for nothing."""
     tuned: list[int] = []
 
     def tune(pairs: list[Pair], *others: object, done: Callable[[int, Pair], None], **more: object) -> None:

@@ -111,8 +111,8 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         columns = in_chunks(problem.head_dim), in_chunks(problem.value_columns)
         yield Constraint(
             problem.value_columns % ALIGNED == 0 and (columns[0] == columns[1] or columns == NARROWER_VALUES),
-            f"value_dim ({problem.value_columns}) is a multiple of {ALIGNED} that takes as many chunks of {CHUNK} columns as "
-            f"head_dim ({problem.head_dim}), or {NARROWER_VALUES[1]} of {NARROWER_VALUES[0]}",
+            f"value_dim ({problem.value_columns}) is a multiple of {ALIGNED} that takes as many chunks of {CHUNK} "
+            f"columns as head_dim ({problem.head_dim}), or {NARROWER_VALUES[1]} of {NARROWER_VALUES[0]}",
         )
         yield Constraint(
             not problem.has_mask or (problem.block.rows % STEP == 0 and problem.block.columns % STEP == 0),

@@ -125,7 +125,7 @@ class PointsProblem(Problem):
         )
 
     def points_spec(self, name: str, features: int) -> TensorSpec:
-        """Rows of points, of which a lone batch element may lack those at the end that its map does not name."""
+        """Returns the spec of points; a lone batch element may lack the last rows if its map does not name them."""
         shape = self.of_batch((self.points, features))
         return TensorSpec(name, shape, self.dtype, 16, may_lack_rows=self.batch == 1)
 
