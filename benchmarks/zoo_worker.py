@@ -204,7 +204,7 @@ class Worker:
         return found
 
     def close(self) -> None:
-        """End the process; one that waits where nobody asks any more ends by itself."""
+        """End the process; one that waits whose caller is gone ends by itself."""
         self._connection.close()
         self._process.join(PATIENCE)
         self._process.kill()
@@ -214,7 +214,7 @@ class Worker:
 def _serve(
     connection: Connection, one: Images | Text, cut: Cut, device: str, size: Size, threads: int
 ) -> None:
-    """Take steps until nobody asks any more."""
+    """Take steps until the caller is gone."""
     torch.set_num_threads(threads)
     torch._inductor.config.compile_threads = threads
     subject = Subject(one, cut, device, size)
