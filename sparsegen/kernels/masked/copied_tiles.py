@@ -36,7 +36,7 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DsdProblem, DType, FactorType, Float8, MaskedProblem
-from sparsegen.system.integers import ceil_div
+from sparsegen.system.integers import ceil_div, round_up
 
 EVEN_DENSITY = (
     0.97  # density from which on rows are so equally long that a short tail costs more than it saves
@@ -188,9 +188,7 @@ class CopiedTiles(Family[P, C]):
     def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
         side = Side.of(problem)
         # Sampled tiles hold whole blocks of the mask, those that are cut off too; the rest of a row is one tile.
-        columns = (
-            ceil_div(side.columns, side.inner_block) * side.inner_block if side.samples else side.columns
-        )
+        columns = round_up(side.columns, side.inner_block) if side.samples else side.columns
         tiles = problem.batch * self._row_tiles(side) * ceil_div(columns, config.tile_n * config.cluster)
         return persistent_launch(max(1, tiles), config.cluster, device)
 
