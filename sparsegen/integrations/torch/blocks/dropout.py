@@ -19,7 +19,6 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, mask_of, new_state
 from sparsegen.integrations.torch.blocks.dropout_choice import masked_products_pay
 from sparsegen.integrations.torch.blocks.dropout_steps import (
-    LATEST,
     DenseStep,
     DropoutStep,
     MaskedStep,
@@ -32,10 +31,10 @@ from sparsegen.integrations.torch.blocks.masked_products import dsd
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
 from sparsegen.integrations.torch.calls.direct import PLAIN, Asked, asked, is_watched
-from sparsegen.integrations.torch.calls.launches import VECTOR_MASK
 from sparsegen.integrations.torch.calls.layer_weights import keep_hooks, own_parameters
+from sparsegen.integrations.torch.calls.like_before import LATEST
 from sparsegen.integrations.torch.calls.monte_carlo import MonteCarloDropout, checked_probability
-from sparsegen.integrations.torch.calls.prepared import is_capturing
+from sparsegen.integrations.torch.calls.prepared import MISALIGNED, is_capturing
 from sparsegen.integrations.torch.calls.tensor_checks import (
     checked_device,
     require_parameter_dtype,
@@ -250,7 +249,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         if is_watched() or is_any_autocast() or asked(*given) is not Asked.GRADIENT:
             return
         x = given[0]
-        if is_capturing(x) or not x.is_contiguous() or x.data_ptr() & VECTOR_MASK or not x.numel():
+        if is_capturing(x) or not x.is_contiguous() or x.data_ptr() & MISALIGNED or not x.numel():
             return
 
         def pays() -> bool:

@@ -34,13 +34,13 @@ from sparsegen.integrations.torch.blocks.masked_products import (
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.direct import Context, applied, is_watched
-from sparsegen.integrations.torch.calls.launches import VECTOR_MASK, Launch
-from sparsegen.integrations.torch.calls.prepared import is_capturing
+from sparsegen.integrations.torch.calls.launches import Launch
+from sparsegen.integrations.torch.calls.like_before import guards_of
+from sparsegen.integrations.torch.calls.prepared import MISALIGNED, is_capturing
 from sparsegen.plan.arrays import empty_tensors
 from sparsegen.system.bounded import Bounded
 
 MOST_STEPS = 64  # of a layer: one for each kind of tensors
-LATEST = "latest"  # among them
 
 Settings = tuple[float, tuple[int, int], Activation, bool, Dense]  # p, block, activation, own_seed, dense
 Given = tuple[Tensor, Tensor, Tensor | None]  # X, contiguous and on 16 bytes, the weight and the bias
@@ -79,7 +79,7 @@ class DropoutStep(ABC):
             pays: tells whether masked products run in the next call of this kind.
         """
         self._settings, self._pays = settings, pays
-        self._guards = _guards_of(*(one for one in given if one is not None))
+        self._guards = guards_of(*(one for one in given if one is not None))
 
     def is_for(self, settings: Settings, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         """True for a call with equal settings and tensors of its kind, by the products that run."""
@@ -87,7 +87,7 @@ class DropoutStep(ABC):
         return (
             settings == self._settings
             and self._guards.check(*given)
-            and not x.data_ptr() & VECTOR_MASK
+            and not x.data_ptr() & MISALIGNED
             and self._pays() is self.is_masked
         )
 
@@ -198,7 +198,7 @@ class MaskedStep(DropoutStep):
             or torch.is_grad_enabled()
             or are_concurrent()
             or not (known.like_dy.check(dy) and known.like_saved.check(x, weight, words))
-            or dy.data_ptr() & VECTOR_MASK
+            or dy.data_ptr() & MISALIGNED
         ):
             return self._looked_at(dy, saved, needs)
         if y is not None:
@@ -220,8 +220,8 @@ class MaskedStep(DropoutStep):
         dx, dw, db = dsd_gradients(flat, x, weight, words, y, self._mask, needs)
         if needs not in self._gradients and dy.is_contiguous() and not dy.requires_grad:
             launches = gradient_launches(flat, x, weight, words, self._mask, needs)
-            like_saved = _guards_of(saved[0], weight, words)
-            self._gradients[needs] = _Learned(_guards_of(dy), like_saved, launches)
+            like_saved = guards_of(saved[0], weight, words)
+            self._gradients[needs] = _Learned(guards_of(dy), like_saved, launches)
         return None if dx is None else dx.view(shape), dw, db
 
 
@@ -252,7 +252,3 @@ _masked = applied("dsd", _forward, _backward)
 
 def _nothing() -> None:
     """No tensor: launches make matrices themselves."""
-
-
-def _guards_of(*tensors: Tensor) -> TensorGuards:
-    return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.calls.prepared import (
-    VECTOR_BYTES,
+    MISALIGNED,
     Follower,
     Prepared,
     is_capturing,
@@ -26,7 +26,6 @@ from sparsegen.plan.variant_launcher import VariantLauncher
 from sparsegen.system.bounded import Bounded
 
 MOST_PLANS = 64  # plans of a pattern: one for each shape of tensors
-MISALIGNED = VECTOR_BYTES - 1
 
 
 class Plan(Protocol):

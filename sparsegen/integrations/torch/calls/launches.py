@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._dynamo.guards import TensorGuards
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.devices import kernel_device
-from sparsegen.integrations.torch.calls.prepared import aligned, array_of, is_capturing
+from sparsegen.integrations.torch.calls.like_before import guards_of
+from sparsegen.integrations.torch.calls.prepared import MISALIGNED, aligned, array_of, is_capturing
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.operators import Problem, TensorSpec, WordType
 from sparsegen.plan.arrays import current_stream_of, empty_tensors
@@ -29,7 +29,6 @@ from sparsegen.system.bounded import Bounded
 
 WORDS = torch.uint64, torch.int64  # types of the masks' words
 MOST_KNOWN = 1024  # kinds of calls
-VECTOR_MASK = 15  # kernels read 16 bytes at once
 _IS_GIVEN = partial(is_not, None)  # of C, as each function of Python takes longer
 ADDED = frozenset({"bias", "scale"})  # operands that operators take by name
 
@@ -74,8 +73,7 @@ class Calls:
         if found is None:
             found = known[kind] = make(*inputs)
         if all(tensor.layout is torch.strided for tensor in given):  # guards know of no other tensors
-            guards = TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-            known[key] = guards, found
+            known[key] = guards_of(*given), found
         return found
 
     def launch(self, tensors: int, make: Callable[..., Launch], inputs: tuple[Any, ...]) -> Launch:
@@ -264,7 +262,7 @@ class TensorLaunch:
                     tensor = view(tensor).contiguous()
                     held.append(tensor)  # until the launch is queued: what comes next takes its memory
                 address = tensor.data_ptr()
-                if address & VECTOR_MASK:
+                if address & MISALIGNED:
                     tensor = tensor.clone(memory_format=torch.preserve_format)
                     held.append(tensor)
                     address = tensor.data_ptr()

@@ -13,6 +13,7 @@ from torch import Tensor
 from sparsegen.plan.variant_launcher import VariantLauncher
 
 VECTOR_BYTES = 16  # the widest load
+MISALIGNED = VECTOR_BYTES - 1  # the bits of an address that such loads want to be zero
 _OF_NUMPY = frozenset({torch.float32, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint64})
 
 

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from torch._C._dynamo.guards import TensorGuards
 
-from sparsegen.integrations.torch.calls.call_plans import MISALIGNED, SampledPlan, TrainingPlan
+from sparsegen.integrations.torch.calls.call_plans import SampledPlan, TrainingPlan
 from sparsegen.integrations.torch.calls.column_sums import sums_like
 from sparsegen.integrations.torch.calls.direct import is_watched
+from sparsegen.integrations.torch.calls.like_before import guards_of
 from sparsegen.integrations.torch.calls.plain_launches import current_stream
+from sparsegen.integrations.torch.calls.prepared import MISALIGNED
 from sparsegen.plan.arrays import empty_tensors
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # by x, by the values and by the bias
@@ -40,7 +42,7 @@ class LinearStep:
         self._empty_x = empty_tensors(torch, x.shape, x.dtype, x.device)
         self._empty_y = empty_tensors(torch, shape, x.dtype, x.device)
         self._forward = forward
-        self._guards = _guards_of(*((x, values) if bias is None else (x, values, bias)))
+        self._guards = guards_of(*((x, values) if bias is None else (x, values, bias)))
         self._stream = current_stream(x)
         self._backward: _Gradients | None = None
 
@@ -91,8 +93,4 @@ class LinearStep:
         """
         sums = sums_like(dy.view(-1, dy.shape[-1]))
         # Apart, for dY may be X, and guards take no tensor twice. Hooks may change what was saved.
-        self._backward = _guards_of(dy), _guards_of(x, values), by_x, by_values, sums
-
-
-def _guards_of(*tensors: Tensor) -> TensorGuards:
-    return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self._backward = guards_of(dy), guards_of(x, values), by_x, by_values, sums

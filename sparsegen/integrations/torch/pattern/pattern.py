@@ -33,7 +33,6 @@ from sparsegen.system.bounded import Bounded
 
 # Operators of one pattern: three for each number of tokens, dtype and device; of attention five for each head_dim.
 MOST_PREPARED = 16
-LATEST = "latest"  # among steps
 
 
 class Product(StrEnum):
@@ -65,7 +64,7 @@ class SparsePattern:
         run_dense: permission of PyTorch's dense products in the place of kernels: if they take less time (timed on the
             spot if estimates do not tell), never, or always. All of one dtype share one full weight.
         plans: plans of calls like earlier ones.
-        steps: training steps like earlier ones, and the `LATEST`.
+        steps: training steps like earlier ones, and the `like_before.LATEST`.
         handle: names the pattern to the custom operators in this process, as long as the pattern lives.
     """
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
-from sparsegen.integrations.torch.calls.call_plans import MISALIGNED, SampledPlan, TrainingPlan
+from sparsegen.integrations.torch.calls.call_plans import SampledPlan, TrainingPlan
 from sparsegen.integrations.torch.calls.column_sums import column_sums
 from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.calls.direct import (
@@ -31,11 +31,13 @@ from sparsegen.integrations.torch.calls.direct import (
     asked,
     is_watched,
 )
+from sparsegen.integrations.torch.calls.like_before import LATEST
+from sparsegen.integrations.torch.calls.prepared import MISALIGNED
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.integrations.torch.pattern import plain
 from sparsegen.integrations.torch.pattern.carried_patterns import HELD
 from sparsegen.integrations.torch.pattern.linear_steps import Gradients, LinearStep
-from sparsegen.integrations.torch.pattern.pattern import LATEST, Product, SparsePattern
+from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
 
 
 def linear(
