@@ -5,11 +5,12 @@ struct Fours {
   int columns;
   bool are_whole;
   __device__ __forceinline__ Fours(const float* values, int columns)
-      : values(values), columns(columns), are_whole(columns % 4 == 0 && reinterpret_cast<uintptr_t>(values) % sizeof(float4) == 0) {}
+      : values(values), columns(columns), are_whole(columns % 4 == 0 && reinterpret_cast<unsigned long long>(values) % sizeof(float4) == 0) {}
   __device__ __forceinline__ float4 operator()(int row, int quad) const {
-    float four[4] = {NAN, NAN, NAN, NAN};
+    const float nan = __uint_as_float(0x7fc00000u);  // NVRTC has no NAN
+    float four[4] = {nan, nan, nan, nan};
     const float* const from = values + static_cast<long long>(row) * columns + 4 * quad;
-    if (are_whole) return 4 * quad < columns ? *reinterpret_cast<const float4*>(from) : make_float4(NAN, NAN, NAN, NAN);
+    if (are_whole) return 4 * quad < columns ? *reinterpret_cast<const float4*>(from) : make_float4(nan, nan, nan, nan);
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (4 * quad + i < columns) four[i] = from[i];
