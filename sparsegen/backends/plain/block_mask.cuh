@@ -295,3 +295,13 @@ __device__ __forceinline__ void finish(const Shape& shape, Word* scratch, unsign
 
 // Which of them a thread block makes.
 __device__ __forceinline__ long long own_mask() { return blockIdx.y; }
+
+// The same with bands that are kept in scratch memory alone: `make(shape, band, scratch, pool)` makes one.
+template <class MakeBand>
+__device__ __forceinline__ void finish_in_scratch(int rows, int columns, Word* scratch, Word* mask, const MakeBand& make) {
+  SPARSEGEN_SHARED(unsigned, pool, kPool);
+  SPARSEGEN_SHARED(unsigned, told, 1);
+  const Shape shape(rows, columns);
+  scratch += own_mask() * shape.scratch_words();
+  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(), [&](int band) { make(shape, band, scratch, pool); });
+}

@@ -6,11 +6,7 @@
 // Of each mask the blocks with the `live` largest scores; of equal ones the first.
 extern "C" __global__ void __launch_bounds__(kThreads)
     largest_of_whole(int rows, int columns, int live, const float* scores, Word* scratch, Word* mask) {
-  SPARSEGEN_SHARED(unsigned, pool, kPool);
-  SPARSEGEN_SHARED(unsigned, told, 1);
-  const Shape shape(rows, columns);
-  scratch += own_mask() * shape.scratch_words();
   const Scores source{scores + own_mask() * rows * columns, columns};
-  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
-         [&](int band) { cut_whole(shape, band, live, source, scratch, pool); });
+  finish_in_scratch(rows, columns, scratch, mask,
+                    [&](const Shape& shape, int band, Word* scratch, unsigned* pool) { cut_whole(shape, band, live, source, scratch, pool); });
 }

@@ -166,38 +166,26 @@ struct FromThreshold {
 // Of each row the blocks with the `live` largest scores; of equal ones the first.
 extern "C" __global__ void __launch_bounds__(kThreads, 3)
     largest_of_rows(int rows, int columns, int live, const float* scores, Word* scratch, Word* mask) {
-  SPARSEGEN_SHARED(unsigned, pool, kPool);
-  SPARSEGEN_SHARED(unsigned, told, 1);
-  const Shape shape(rows, columns);
-  scratch += own_mask() * shape.scratch_words();
   const Scores source{scores + own_mask() * rows * columns, columns};
-  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
-         [&](int band) { cut_band<Counted>(shape, band, source, live, scratch, pool); });
+  finish_in_scratch(rows, columns, scratch, mask,
+                    [&](const Shape& shape, int band, Word* scratch, unsigned* pool) { cut_band<Counted>(shape, band, source, live, scratch, pool); });
 }
 
 // Of each row the fewest blocks whose softmax sums to this share; of equal ones the first.
 extern "C" __global__ void __launch_bounds__(kThreads, 3)
     share_of_rows(int rows, int columns, int share_bits, const float* scores, Word* scratch, Word* mask) {
-  SPARSEGEN_SHARED(unsigned, pool, kPool);
-  SPARSEGEN_SHARED(unsigned, told, 1);
-  const Shape shape(rows, columns);
-  scratch += own_mask() * shape.scratch_words();
   const Scores source{scores + own_mask() * rows * columns, columns};
-  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
-         [&](int band) { cut_band<Shared>(shape, band, source, __int_as_float(share_bits), scratch, pool); });
+  finish_in_scratch(rows, columns, scratch, mask,
+                    [&](const Shape& shape, int band, Word* scratch, unsigned* pool) { cut_band<Shared>(shape, band, source, __int_as_float(share_bits), scratch, pool); });
 }
 
 // The blocks with scores from a threshold on: of each score its own, or without these the same for all.
 extern "C" __global__ void __launch_bounds__(kThreads, 3)
     from_threshold(int rows, int columns, int threshold_bits, const float* scores, const float* thresholds, Word* scratch, Word* mask) {
-  SPARSEGEN_SHARED(unsigned, pool, kPool);
-  SPARSEGEN_SHARED(unsigned, told, 1);
-  const Shape shape(rows, columns);
-  scratch += own_mask() * shape.scratch_words();
   const long long before = own_mask() * rows * columns;
   const FromThreshold source{{scores + before, columns},
                              {thresholds == nullptr ? nullptr : thresholds + before, columns},
                              __int_as_float(threshold_bits)};
-  finish(shape, scratch, pool, told, mask + own_mask() * shape.mask_words(),
-         [&](int band) { make_band(shape, band, source, scratch, pool); });
+  finish_in_scratch(rows, columns, scratch, mask,
+                    [&](const Shape& shape, int band, Word* scratch, unsigned* pool) { make_band(shape, band, source, scratch, pool); });
 }
