@@ -96,6 +96,7 @@ class SparseNetworkProblem(Problem):
     keeps: ClassVar[tuple[str, ...]] = ("clip",)
     operator_type: ClassVar[type[SparseNetworkOperator]] = SparseNetworkOperator
     reference_files: ClassVar[tuple[str, ...]] = ("network.cu",)
+    magnitude_rounding: ClassVar[float] = 0.05  # a sum near the middle of two neurons is rounded either way
 
     m: int = size("neurons of all layers, rows of the matrix", flags=("--m",))
     k: int = size("neurons of a layer and three columns of the bias", flags=("-k", "--k"))

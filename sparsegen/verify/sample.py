@@ -18,7 +18,6 @@ PLACES = 64  # places of each of them, at most
 SPAN = 1 << 18  # elements, 3 MB: copied at once they take less time than 64 copies of one
 ROUNDING = 1e-9  # relative to the row's largest result: functions differ in their last places
 SUM_ROUNDING = 1e-12  # error of sums in float64, relative to the magnitude
-MAGNITUDE_ROUNDING = 1e-4  # error of magnitudes, which are in float32
 
 
 def require_sample(
@@ -56,7 +55,7 @@ def require_sample(
                 if math.isnan(value) and math.isnan(exact[place]):
                     continue  # left as it was, whatever the magnitude
                 is_close = abs(value - exact[place]) <= allowed[place]
-                slack = MAGNITUDE_ROUNDING * magnitude[place] + np.finfo(np.float32).tiny
+                slack = problem.magnitude_rounding * magnitude[place] + np.finfo(np.float32).tiny
                 if not is_close or not abs(size - magnitude[place]) <= slack:
                     raise SparsegenError(
                         f"the device's float64 result of {problem} is wrong: {value!r} (of magnitude {size:.6g}) at "

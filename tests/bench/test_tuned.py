@@ -13,7 +13,7 @@ from sparsegen.bench.baseline.inputs import Inputs, InputsMaker
 from sparsegen.bench.results.results import Cell, Kind, Status, Timing
 from sparsegen.bench.run import tuned
 from sparsegen.bench.run.tuned import budget_of, ensure_tuned, record_baselines, tune_side_by_side
-from sparsegen.errors import ConfigError, NoVariantError
+from sparsegen.errors import ConfigError, DatabaseError, NoVariantError, SparsegenError
 from sparsegen.kernels import family
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.rates import Arithmetic
@@ -81,15 +81,31 @@ def test_a_finished_tuning_is_not_repeated(
     assert calls == [Budget(seconds=1)] * 2
 
 
-def test_that_nothing_works_is_said(
-    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", [NoVariantError, SparsegenError])
+def test_why_a_search_failed_is_said(
+    error: type[SparsegenError],
+    inputs: Inputs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def tune(*arguments: object, **options: object) -> None:
-        raise NoVariantError("none of the 7 variants tried")
+        raise error("none of the 7 variants tried")
 
     monkeypatch.setattr(tuned, "tune", tune)
     ensure_tuned(inputs, (), DEVICE, str(tmp_path / "t.db"), Budget(seconds=1))
     assert "none of the 7 variants tried" in caplog.text
+
+
+def test_a_database_that_fails_ends_the_run(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tune(*arguments: object, **options: object) -> None:
+        raise DatabaseError("the disk is full")
+
+    monkeypatch.setattr(tuned, "tune", tune)
+    with pytest.raises(DatabaseError):
+        ensure_tuned(inputs, (), DEVICE, str(tmp_path / "t.db"), Budget(seconds=1))
 
 
 def test_others_times_are_recorded_once(inputs: Inputs, tmp_path: Path) -> None:

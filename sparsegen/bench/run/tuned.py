@@ -16,7 +16,7 @@ from sparsegen.bench.baseline.inputs import Inputs
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.results.results import Cell
 from sparsegen.bench.run.maker import Pair
-from sparsegen.errors import ConfigError, MatrixError, NoVariantError, SuiteError
+from sparsegen.errors import ConfigError, DatabaseError, MatrixError, SparsegenError, SuiteError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.l2 import L2
@@ -170,8 +170,8 @@ def problems_of(problem: Problem, nnz: int, baselines: Sequence[Baseline]) -> li
 def ensure_tuned(
     inputs: Inputs, baselines: Sequence[Baseline], device: Device, db: str | None, budget: Budget
 ) -> None:
-    """Tune the row's workload, and those that its baselines consist of, if no finalist is recorded for one; that
-    nothing works is logged.
+    """Tune the row's workload, and those that its baselines consist of, if no finalist is recorded for one; why
+    a search failed is logged, and left for the measuring to tell.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; what was measured is recorded.
@@ -197,8 +197,10 @@ def _tune(
                 budget=budget,
                 backend=Backend.of(device, workload.problem, baselines=False),
             )
-        except NoVariantError as error:
-            logger.warning("%s", error)
+        except DatabaseError:
+            raise
+        except SparsegenError as error:
+            logger.warning("%s: %s", workload.problem, error)
             return
         if result.was_interrupted:
             raise KeyboardInterrupt

@@ -62,6 +62,7 @@ class Problem(ProblemFields):
         multiplies_by_b: true if it is a product with one dense matrix B, whose memory order listings tell.
         operator_type: the class of the operator objects that users call.
         reference_files: files of the plain kernels that `reference_on` runs; empty if it has none.
+        magnitude_rounding: relative error of a reference's magnitudes on a device.
         batch: number of batch elements.
 
     Raises:
@@ -77,6 +78,7 @@ class Problem(ProblemFields):
     multiplies_by_b: ClassVar[bool] = False
     operator_type: ClassVar[type[Operator]]
     reference_files: ClassVar[tuple[str, ...]] = ()
+    magnitude_rounding: ClassVar[float] = 1e-4  # of float32
 
     # --- its sparsity ---
 
