@@ -5,9 +5,9 @@
 
 Weights are random, and are pruned in turn to single zeros (50 to 95 %), to 2:4 and to blocks of 32. Each model is
 converted with ``example_inputs`` for the way in which it is then called: from Python, as a CUDA graph, and compiled by
-`torch.compile`; dense and converted take turns. Results of both are compared, as are those of a rehearsal. A row says
-what is slower by more than a hundredth, and the last line how many are. Raw output: ``zoo.json.xz``, written after
-every step.
+`torch.compile` (as a graph: ``mode="reduce-overhead"``); dense and converted take turns. Results of both are compared,
+as are those of a rehearsal. A row says what is slower by more than a hundredth, and the last line how many are. Raw
+output: ``zoo.json.xz``, written after every step.
 
 Nothing is tuned: conversion takes variants by look-ups, and the database keeps its races. Each model has a process of
 its own. Some at a time are made, and compiled, side by side, which takes the host and not the GPU; each is then alone
@@ -124,7 +124,7 @@ class Study:
             workers.pop(key)
             click.echo(f"{key} failed: {row['failed']}")
         elif f"{Step.TIMED}_s" in row:
-            row["slower"] = [str(mode) for mode in MODES if row.get(f"{mode}_ratio", 0.0) > SLOWER]
+            row["slower"] = [str(mode) for mode in MODES if is_slower(row, mode)]
             click.echo(
                 f"{key}: " + ", ".join(f"{k} {v}" for k, v in row.items() if k.endswith(("ratio", "_s")))
             )
@@ -142,6 +142,11 @@ class Study:
                 f"\n{mode}: geometric mean of {len(ratios)}: {geometric_mean(ratios):.3f}" if ratios else ""
             )
         return said
+
+
+def is_slower(row: Row, mode: Step) -> bool:
+    """True if a model with sparse layers is; without any it is the dense one, and other times are noise."""
+    return row.get(f"{mode}_sparse_layers", 0) > 0 and row.get(f"{mode}_ratio", 0.0) > SLOWER
 
 
 if __name__ == "__main__":

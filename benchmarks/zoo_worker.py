@@ -12,6 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -32,6 +33,7 @@ FAR = {
     torch.float32: 1e-4,
 }  # of the largest number of a dense result, behind many layers
 SECONDS = 300.0  # most that a step may take
+WARM_UP = 3  # calls of a compiled model, until its graph is there
 PATIENCE = 5.0  # seconds in which a process may end by itself
 Facts = dict[str, Any]
 
@@ -63,6 +65,7 @@ class Subject:
         self._place = torch.device("cpu") if name == CPU else torch_place(find_device(name))
         self._dtype = torch.float16 if self._is_timed else torch.float32
         self._calls: dict[Step, list[Callable[[], Tensor]]] = {}
+        self._is_captured = False  # the model that was converted last
 
     @property
     def _is_timed(self) -> bool:
@@ -114,15 +117,22 @@ class Subject:
             found |= _layers(step, convert(model, dense="never"))
             found |= self._compared(step, _call(model, self._inputs))
         self._calls[step] = [_call(one, self._inputs) for one in (self._dense, model)]
-        self._models = self._dense, model
-        return found | (self._timed(step) if self._is_timed else {})
+        timed = self._timed(step) if self._is_timed else {}
+        self._is_captured = step is Step.GRAPH and f"{step}_us" in timed
+        if step is Step.EAGER or self._is_captured:
+            self._models, self._compiled_layers = (self._dense, model), found[f"{step}_sparse_layers"]
+        return found | timed
 
     def _compiled(self) -> Facts:
-        """Both compiled: converted as for calls from Python, if that step was taken before, or as a graph."""
-        compiler = torch.compile if self._is_timed else _traced
+        """Both compiled: as a graph, where the model was captured as one, or else for calls from Python."""
+        compiler: Callable[[nn.Module], Any] = _traced
+        if self._is_timed:
+            compiler = partial(torch.compile, mode="reduce-overhead" if self._is_captured else "default")
         calls = self._calls[Step.COMPILED] = [_call(compiler(one), self._inputs) for one in self._models]
-        calls[0]()
-        return self._compared(Step.COMPILED, calls[1])
+        for call in calls * WARM_UP:
+            call()
+        facts = {"compiled_as_graph": self._is_captured, "compiled_sparse_layers": self._compiled_layers}
+        return facts | self._compared(Step.COMPILED, calls[1])
 
     def _compared(self, step: Step, call: Callable[[], Tensor]) -> Facts:
         far = float((call() - self._wanted).abs().max() / self._wanted.abs().max())
