@@ -16,9 +16,12 @@ from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cuh; the same holds for the next two
+MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cuh
 MOST_MASKS = 65535  # limit of a grid's y
-OWN_ROWS, OWN_COLUMNS = 128, 256  # part of a mask that one thread block makes
+DRAWN_ROWS, DRAWN_COLUMNS = (
+    128,
+    256,
+)  # of a mask that one thread block draws; at most kOwnRows and kOwnColumns
 COUNTER_WORDS = 2  # words of scratch; then two for each BAND of rows, and the bits of rows and columns
 
 
@@ -67,37 +70,27 @@ class BlockMaskMaker:
         """
         entry, amount = f"draw_{draw.drawn}", as_signed(draw.amount(self.layout))
         # Counts take as long as rows are many, so that bands are better made side by side.
-        is_quick = draw.drawn is Drawn.BERNOULLI
-        return self._bind("block_mask.cu", entry, is_quick, amount, int(early), None)
+        is_small = self.layout.rows <= DRAWN_ROWS and self.layout.columns <= DRAWN_COLUMNS
+        blocks = 1 if draw.drawn is Drawn.BERNOULLI and is_small else ceil_div(self.layout.rows, BAND)
+        return self._bind("block_mask.cu", entry, (blocks, 1), BAND, amount, int(early), None)
 
     def bind(self, source: MaskSource) -> Callable[..., None]:
         """Returns ``bound(stream, *addresses)``, which makes the masks of a source, one behind the other; the last
         address is theirs.
         """
-        return self._bind(
-            source.file, source.entry, source.is_quick, *source.arguments, masks=self._masks, band=source.band
-        )
+        grid = ceil_div(self.layout.rows, source.band), self._masks
+        return self._bind(source.file, source.entry, grid, source.band, *source.arguments)
 
     def _bind(
-        self,
-        file: str,
-        entry: str,
-        is_quick: bool,
-        *arguments: int | None,
-        masks: int = 1,
-        band: int = BAND,
+        self, file: str, entry: str, grid: tuple[int, int], band: int, *arguments: int | None
     ) -> Callable[..., None]:
         """
         Args:
-            is_quick: true if one thread block may make several bands.
-            masks: made side by side.
+            grid: thread blocks of each mask, and masks.
             band: rows that a thread block makes at a time.
         """
         (kernel,) = plain_launchers(self._executor, file, entry)
-        bands = ceil_div(self.layout.rows, band)
-        is_small = self.layout.rows <= OWN_ROWS and self.layout.columns <= OWN_COLUMNS
-        grid, block = (1 if is_small and is_quick else bands, masks, 1), (WARP * band, 1, 1)
-        launch = Launch(grid, block, starts_early=may_start_early(self._executor))
+        launch = Launch((*grid, 1), (WARP * band, 1, 1), starts_early=may_start_early(self._executor))
         given = (self.layout.rows, self.layout.columns, *arguments)
         bound = [kernel.bind(launch, *given, scratch, None) for scratch in self._scratch]
 

@@ -33,14 +33,12 @@ class MaskSource:
     Attributes:
         file, entry: the kernel, in `sparsegen.backends.plain`.
         arguments: those between the sizes and the scratch memory; None for an address that each launch brings.
-        is_quick: true if one thread block may make several bands.
-        band: rows that a thread block makes at a time, a warp for each.
+        band: rows that a thread block makes, a warp for each.
     """
 
     file: str
     entry: str
     arguments: tuple[int | None, ...]
-    is_quick: bool = True
     band: int = BAND
 
 
@@ -54,7 +52,7 @@ def largest(among: Largest, live: int) -> MaskSource:
     -inf or NaN never live, here and in the next two.
     """
     if among is Largest.WHOLE:
-        return MaskSource("largest_mask.cu", "largest_of_whole", (live, None), is_quick=False)
+        return MaskSource("largest_mask.cu", "largest_of_whole", (live, None))
     return _of_rows("largest_of_rows", live, None)
 
 
@@ -96,8 +94,8 @@ def window(shape: tuple[int, int], block: tuple[int, int], band: Band) -> MaskSo
 
 
 def _of_rows(entry: str, *arguments: int | None) -> MaskSource:
-    """A kernel that looks at scores row by row: bands are made side by side."""
-    return MaskSource("scored_mask.cu", entry, arguments, is_quick=False, band=SCORED_BAND)
+    """A kernel that looks at scores row by row."""
+    return MaskSource("scored_mask.cu", entry, arguments, band=SCORED_BAND)
 
 
 def _bits(number: float) -> int:

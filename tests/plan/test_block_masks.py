@@ -182,6 +182,7 @@ class Refusing:
     def __init__(self, compute_capability: tuple[int, int]) -> None:
         self.device = SimpleNamespace(compute_capability=compute_capability)
         self.launched: list[tuple[int, bool]] = []
+        self.grids: list[tuple[int, int, int]] = []
         self.refuses = False
         self._allocated = 0
 
@@ -197,6 +198,7 @@ class Refusing:
 
     def bind(self, kernel: object, launch: Launch, arguments: list[object]) -> Callable[..., None]:
         scratch = next(argument for argument in arguments if isinstance(argument, Address))
+        self.grids.append(launch.grid)
 
         def start(stream: int, *addresses: int) -> None:
             if self.refuses:
@@ -224,6 +226,22 @@ def test_two_scratch_memories_take_turns(
     executor.refuses = False
     finish(0, 1, 2)
     assert executor.launched == [(turn, starts_early) for turn in (1, 2, 1, 2, 1, 2)]
+
+
+@pytest.mark.parametrize(("rows", "drawn_by"), [(32, 1), (128, 1), (129, 5)])
+def test_one_thread_block_draws_a_small_mask_and_several_make_others(
+    rows: int, drawn_by: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bands of given masks are made side by side, as are those of draws that count; each is bound twice."""
+    monkeypatch.setattr(plain_launcher, "compiled_kernels", lambda *_: [None])
+    executor, bands = Refusing((9, 0)), -(-rows // BAND)
+    maker = BlockMaskMaker(BlockMaskLayout(rows, 90), executor, 3)  # type: ignore[arg-type]
+    maker.bind_draw(MaskDraw(0.5))
+    maker.bind_draw(MaskDraw(0.5, Drawn.EXACT_ROWS))
+    maker.bind(given_blocks(Given.BITS))
+    maker.bind(largest(Largest.ROWS, 4))
+    scored = (-(-rows // SCORED_BAND), 3, 1)
+    assert executor.grids[::2] == [(drawn_by, 1, 1), (bands, 1, 1), (bands, 3, 1), scored]
 
 
 @pytest.mark.parametrize(("rows", "columns"), LAYOUTS)

@@ -57,21 +57,6 @@ class TmaAttentionBackwardConfig(Config):
         "whether two warpgroups share a tile of keys or queries, or each has its own of 64, and stages of its own",
         packs=True,
     )
-    lag: int = tunable(
-        1,
-        (1, 2),
-        "steps after which a step's part of dQ is multiplied: 2 lets one warpgroup run a step ahead",
-    )
-    clearing: str = tunable(
-        "before",
-        ("before", "behind"),
-        "whether sums of dQ are cleared by all blocks before the first tile, or where they were rounded",
-    )
-    fences: str = tunable(
-        "writers",
-        ("writers", "readers"),
-        "whether dS in shared memory is fenced for tensor cores where it is stored, or before dQ is multiplied",
-    )
 
 
 class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, TmaAttentionBackwardConfig]):
@@ -130,14 +115,6 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         yield Constraint(
             config.warpgroups == "together" or in_chunks(problem.head_dim) <= NARROW,
             f"two rings of stages (head_dim {problem.head_dim}) fit shared memory up to {NARROW} columns",
-        )
-        yield Constraint(
-            config.lag == 1 or (config.passes == 1 and config.warpgroups == "together"),
-            "dQ lags by two steps in one pass alone, where warpgroups are together",
-        )
-        yield Constraint(
-            config.passes == 1 or (config.clearing == "before" and config.fences == "writers"),
-            "only one pass has sums of dQ to clear, and dS in shared memory to fence",
         )
         needed = self._shared_bytes(problem, config) if problem.head_dim <= WIDEST else 0
         yield from device_constraints(device, needed)
