@@ -32,7 +32,6 @@ WAYS = {
     "block dropout, dense": "dense_behind_block_dropout_us",
     "masked products": "masked_us",
     "masked products, own seed": "masked_own_seed_us",
-    "the same, gradients at once": "masked_own_seed_at_once_us",
 }
 
 
@@ -50,8 +49,7 @@ class SparseDropLayer(Study):
         "Steps are CUDA graphs, so that drawing masks costs no host time; the paper launches from C++.",
         "The first share is 1 %: a layer that drops nothing is the dense one.",
         "The L2 stays as the step before leaves it; the paper clears it. Clocks are not locked.",
-        "Both gradients read D in launches of their own. At once (`concurrent_gradients`) they run on two streams of "
-        "the graph, with 64 tiles of 128 columns each; alone they have 128 tiles of 64.",
+        "Both gradients run at once, on two streams of the graph, with 64 tiles of 128 columns each.",
         "1024³ takes some 13 µs here: launches and the last wave of blocks weigh more than on the paper's GPU.",
     )
 
