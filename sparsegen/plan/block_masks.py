@@ -19,6 +19,7 @@ from sparsegen.system.integers import ceil_div
 MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cuh; the same holds for the next two
 MOST_MASKS = 65535  # limit of a grid's y
 OWN_ROWS, OWN_COLUMNS = 128, 256  # part of a mask that one thread block makes
+FEW = WARP  # rows and columns of a mask that one warp draws, a lane for each
 COUNTER_WORDS = 2  # words of scratch; then two for each BAND of rows, and the bits of rows and columns
 
 
@@ -67,7 +68,11 @@ class BlockMaskMaker:
         """
         entry, amount = f"draw_{draw.drawn}", as_signed(draw.amount(self.layout))
         # Counts take as long as rows are many, so that bands are better made side by side.
-        is_quick = draw.drawn is Drawn.BERNOULLI
+        is_quick, rows, columns = draw.drawn is Drawn.BERNOULLI, self.layout.rows, self.layout.columns
+        if is_quick and max(rows, columns) <= FEW:
+            (few,) = plain_launchers(self._executor, "block_mask.cu", "draw_few")
+            launch = Launch((1, 1, 1), (WARP, 1, 1), starts_early=may_start_early(self._executor))
+            return few.bind(launch, rows, columns, amount, int(early), None, None)
         return self._bind("block_mask.cu", entry, is_quick, amount, int(early), None)
 
     def bind(self, source: MaskSource) -> Callable[..., None]:
