@@ -104,7 +104,8 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
     shared: dict[str, Any] = {"device": place, "dtype": torch.float16}
     x, dy = torch.randn(size, size, **shared).requires_grad_(), torch.randn(size, size, **shared)
     layer, own = (DropoutLinear(size, size, p, block, own_seed=own, **shared) for own in (False, True))
-    dense = nn.Sequential(nn.Dropout(p), nn.Linear(size, size, **shared))
+    plain = nn.Linear(size, size, **shared)
+    dense = nn.Sequential(nn.Dropout(p), plain)
 
     def step(module: nn.Module) -> tuple[Tensor, ...]:
         y = module(x)
@@ -142,6 +143,7 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
     tried = decisions()  # none without a GPU
     in_graph = tried[-1][-1].on_device if tried else chosen
     implementations = [lambda: step(dense), forced(layer, True), forced(own, True), forced(layer, False)]
+    implementations.append(lambda: step(plain))
     us = median_us([replay(implementation, place) for implementation in implementations])
     return {
         "layer": f"{size} x {size} x {size}",
@@ -151,6 +153,7 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
         "masked_us": us[1],
         "masked_own_seed_us": us[2],
         "dense_behind_block_dropout_us": us[3],
+        "dense_us": us[4],
         "masked_over_dropout_dense": quotient(us[1], us[0]),
         "own_seed_over_dropout_dense": quotient(us[2], us[0]),
         "chosen": "masked" if chosen else "dense",
