@@ -106,7 +106,7 @@ def _entrants(
 ) -> Entrants:
     with torch.inference_mode(False):
         scale = 1 / MaskDraw(p).density(problem.mask_layout)
-        launcher = operators.get(problem, device, captures=False, scale=scale).launcher
+        launcher = operators.get(problem, device, scale=scale).launcher
     return Entrants(
         launcher.variant, lambda called: _both(problem, p, where, called, own_seed=own_seed), STEPS
     )

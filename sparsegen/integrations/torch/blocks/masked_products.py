@@ -299,7 +299,7 @@ class _Product:
         own = PlainProduct(self.problem, self.scale, device)
         if device is None or policy is Dense.ALWAYS:
             return own
-        operator = partial(operators.get, self.problem, device, captures=False, scale=self.scale)
+        operator = partial(operators.get, self.problem, device, scale=self.scale)
 
         def enter() -> Entrants:
             drawn = *self.tensors[:-1], drawn_words(self.problem, first.device)
