@@ -27,7 +27,7 @@ from sparsegen.dispatch.dense_or_sparse import Faster, Source, Time, compare, es
 from sparsegen.errors import ResultsError
 from sparsegen.integrations.torch import dsd, dsd_transposed, sdd
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor
-from sparsegen.integrations.torch.blocks.where_live import LiveTensorBlocks
+from sparsegen.integrations.torch.blocks.plain_products import LiveTensorBlocks
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
 from sparsegen.measure.l2 import L2

@@ -18,10 +18,8 @@ from sparsegen.system.integers import ceil_div
 
 MOST_LINES = 4096  # rows or columns of blocks, as in block_mask.cuh
 MOST_MASKS = 65535  # limit of a grid's y
-DRAWN_ROWS, DRAWN_COLUMNS = (
-    128,
-    256,
-)  # of a mask that one thread block draws; at most kOwnRows and kOwnColumns
+DRAWN_ROWS, DRAWN_COLUMNS = 128, 256  # most that a thread block draws; kOwnRows and kOwnColumns at most
+FEW = WARP  # rows and columns of a mask that one warp draws, a lane for each
 COUNTER_WORDS = 2  # words of scratch; then two for each BAND of rows, and the bits of rows and columns
 
 
@@ -70,8 +68,12 @@ class BlockMaskMaker:
         """
         entry, amount = f"draw_{draw.drawn}", as_signed(draw.amount(self.layout))
         # Counts take as long as rows are many, so that bands are better made side by side.
-        is_small = self.layout.rows <= DRAWN_ROWS and self.layout.columns <= DRAWN_COLUMNS
-        blocks = 1 if draw.drawn is Drawn.BERNOULLI and is_small else ceil_div(self.layout.rows, BAND)
+        is_quick, rows, columns = draw.drawn is Drawn.BERNOULLI, self.layout.rows, self.layout.columns
+        if is_quick and max(rows, columns) <= FEW:
+            (few,) = plain_launchers(self._executor, "block_mask.cu", "draw_few")
+            launch = Launch((1, 1, 1), (WARP, 1, 1), starts_early=may_start_early(self._executor))
+            return few.bind(launch, rows, columns, amount, int(early), None, None)
+        blocks = 1 if is_quick and rows <= DRAWN_ROWS and columns <= DRAWN_COLUMNS else ceil_div(rows, BAND)
         return self._bind("block_mask.cu", entry, (blocks, 1), BAND, amount, int(early), None)
 
     def bind(self, source: MaskSource) -> Callable[..., None]:

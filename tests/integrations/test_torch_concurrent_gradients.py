@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sparsegen import api  # noqa: E402
-from sparsegen.integrations.torch import BlockMaskTensor, concurrent_gradients, dsd  # noqa: E402
+from sparsegen.integrations.torch import BlockMaskTensor, dsd  # noqa: E402
 from sparsegen.integrations.torch.blocks import concurrent_gradients as gradients  # noqa: E402
 from sparsegen.integrations.torch.blocks import masked_products  # noqa: E402
 from sparsegen.integrations.torch.calls import devices, launches, side_stream  # noqa: E402
@@ -154,7 +154,7 @@ def test_gradients_run_at_once_in_graphs_alone(streams: Streams, monkeypatch: py
     monkeypatch.setattr(launches.calls, "known", {})
     monkeypatch.setitem(devices._gpus, torch.device("cpu"), H200)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: CAPTURED, raising=False)
-    for module in (gradients, launches):
+    for module in (gradients, launches, masked_products):
         monkeypatch.setattr(module, "is_capturing", lambda tensor: captures[0])
     shared: dict[str, Any] = {"dtype": torch.float16, "requires_grad": True}
     x, weight = torch.ones(1024, 1024, **shared), torch.ones(1024, 1024, **shared)
@@ -167,36 +167,52 @@ def test_gradients_run_at_once_in_graphs_alone(streams: Streams, monkeypatch: py
         y.backward(torch.ones_like(y))
         return [*streams.log]
 
-    alone = [(CAPTURED, "sdd 64"), (CAPTURED, "dsd_transposed 64")]
-    assert step() == alone
-    with concurrent_gradients():
-        assert step() == alone
-        assert [len(one.threads) for one in made] == [1] * 5, "wide ones are bound before they are captured"
-        captures[0] = True
-        apart = [(CAPTURED, "sdd 128"), (8, "dsd_transposed 128")]
-        assert step() == [FORK, *apart, JOIN]
-        bias = torch.ones(1024, **shared)
-        monkeypatch.setattr(gradients, "column_sums", lambda d: streams.runs("sums") and d.sum(0))
-        assert step() == [FORK, apart[0], (CAPTURED, "sums"), apart[1], JOIN], (
-            "sums wait for one product alone"
-        )
-        bias = None
-    assert step() == alone
+    in_turn = [(CAPTURED, "sdd 64"), (CAPTURED, "dsd_transposed 64")]
+    assert step() == in_turn
+    assert [len(one.threads) for one in made] == [1] * 5, "wide ones are bound before they are captured"
+    captures[0] = True
+    apart = [(CAPTURED, "sdd 128"), (8, "dsd_transposed 128")]
+    assert step() == [FORK, *apart, JOIN]
+    captures[0], bias = False, torch.ones(1024, **shared)
+    sums = lambda d: streams.runs("sums") and d.sum(0)  # noqa: E731
+    monkeypatch.setattr(masked_products, "sums_like", lambda d: sums)
+    assert step() == [*in_turn, (CAPTURED, "sums")]
+    captures[0] = True
+    assert step() == [FORK, apart[0], (CAPTURED, "sums"), apart[1], JOIN], "sums wait for one product alone"
     x.requires_grad_(False)
-    with concurrent_gradients():
-        assert step() == alone[1:], "a single gradient needs no other stream"
+    bias = None
+    assert step() == in_turn[1:], "a single gradient needs no other stream"
     assert len(made) == 6, "one more for the bias, of the forward product"
 
 
-def test_gradients_are_the_same(place: str) -> None:
-    """In the emulator, which has no graphs, and by PyTorch's own products."""
-    x, weight, bias = (torch.randn(shape, requires_grad=True) for shape in ((40, 56), (24, 56), (24,)))
-    mask = BlockMaskTensor.from_blocks(torch.rand(3, 2) < 0.6, (16, 32), (40, 56))
+def test_a_first_call_that_is_captured_prepares_no_other_kernels(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[str] = []
 
-    def step() -> tuple[Any, ...]:
-        y = dsd(x, weight, mask, bias, relu=True, dense="never")
-        return torch.autograd.grad(y.square().sum(), (x, weight, bias))
+    def launch(*tensors: Any, out: Any = None) -> Any:
+        launched.append("in turn")
+        return tensors[0]
 
-    right = step()
-    with concurrent_gradients():
-        assert all(torch.equal(*pair) for pair in zip(step(), right, strict=True))
+    def prepared(*_: Any) -> Any:
+        raise AssertionError("nothing can be prepared while a graph is captured")
+
+    monkeypatch.setattr(launches.calls, "known", {})
+    monkeypatch.setattr(masked_products, "is_capturing", lambda tensor: True)
+    monkeypatch.setattr(masked_products, "_launch_both", prepared)
+    for name in ("_launch_sdd", "_launch_transposed"):
+        monkeypatch.setattr(masked_products, name, lambda *_: launch)
+    mask = BlockMaskTensor.from_blocks(torch.ones(2, 2, dtype=torch.bool), 16)
+    d = torch.ones(32, 32)
+    given, of_mask = (d, d.clone(), d.clone(), mask.words), (1.0, *mask.block, mask.density, "never")
+    masked_products.gradient_launches(*given, of_mask, (True, True, False))(*given)
+    assert launched == ["in turn"] * 2
+
+
+def test_a_pool_that_hands_out_the_captured_stream_is_asked_again(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed = iter((streams.current, streams.current, Stream(8, streams.log)))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: next(handed))
+    at_once(lambda: streams.runs("a"), lambda: streams.runs("b"), torch.device("cuda", 0))
+    assert streams.log == [FORK, (CAPTURED, "a"), (8, "b"), JOIN]

@@ -19,7 +19,6 @@ from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
     BlockMaskTensor,
     DropoutLinear,
-    concurrent_gradients,
     draw_block_mask,
     dsd,
     dsd_transposed,
@@ -184,8 +183,7 @@ def test_gradients_at_once_are_those_of_eager_steps() -> None:
         step()
         rewind()
         right = [[part.double() for part in step()] for _ in range(20)]
-        with concurrent_gradients():
-            graph, results = captured(step, stream)
+        graph, results = captured(step, stream)
         rewind()
         for parts in right:
             graph.replay()

@@ -126,16 +126,20 @@ def test_a_family_that_does_not_is_caught(
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("early", [0, 1])
-@pytest.mark.parametrize("rows", [20, 70])
+@pytest.mark.parametrize(
+    ("entry", "rows"), [("draw_few", 21), ("draw_bernoulli", 20), ("draw_bernoulli", 70)]
+)
 def test_draws_wait_before_they_let_the_next_kernel_begin(
-    rows: int, early: int, emulator_toolchain: EmulatorToolchain
+    entry: str, rows: int, early: int, emulator_toolchain: EmulatorToolchain
 ) -> None:
     source = watched(plain_source("block_mask.cu"))
-    kernel = emulator_toolchain.compile_sanitized("plain", "draw_bernoulli", source)
-    layout, draw = BlockMaskLayout(rows, 40), MaskDraw(0.5)
-    scratch, mask = np.zeros(scratch_words(layout), np.uint64), np.zeros(layout.words, np.uint64)
-    state = np.array([4, 0], np.uint64)
-    given = [rows, 40, as_signed(draw.amount(layout)), early, state, scratch, mask]
-    launch = Launch((-(-rows // 32), 1, 1), (1024, 1, 1), starts_early=True)
+    kernel = emulator_toolchain.compile_sanitized("plain", entry, source)
+    is_few = entry == "draw_few"
+    columns = 30 if is_few else 40
+    layout, draw = BlockMaskLayout(rows, columns), MaskDraw(0.5)
+    mask, state = np.zeros(layout.words, np.uint64), np.array([4, 0], np.uint64)
+    scratch = [] if is_few else [np.zeros(scratch_words(layout), np.uint64)]
+    given = [rows, columns, as_signed(draw.amount(layout)), early, state, *scratch, mask]
+    launch = Launch((-(-rows // 32), 1, 1), (32 if is_few else 1024, 1, 1), starts_early=True)
     *_, found = run_sanitized(kernel.binary, launch, given)
     np.testing.assert_array_equal(found, packed(draw_blocks(layout, draw, 4, 0)))

@@ -27,7 +27,7 @@ from sparsegen.system.device_memory import Address
 from sparsegen.system.numpy_types import Array
 
 WAIT = "if (early) wait_for_kernel_before();"
-LAYOUTS = [(1, 1), (3, 5), (8, 64), (33, 65), (64, 128), (130, 70), (40, 300)]
+LAYOUTS = [(1, 1), (3, 5), (8, 8), (31, 32), (32, 18), (8, 64), (33, 65), (64, 128), (130, 70), (40, 300)]
 SOURCE = plain_source("block_mask.cu")
 
 
@@ -174,6 +174,42 @@ def test_a_state_that_changes_between_the_bands_is_noticed(emulator_toolchain: E
         state, mask = launched_by_hand(emulator_toolchain, torn, Drawn.BERNOULLI, layout, draw)
         assert state.tolist() == [9, 2]
         np.testing.assert_array_equal(mask, packed(draw_blocks(layout, draw, 9, 1)))
+
+
+WAITS = "  if (early) {\n    wait_for_kernel_before();\n"  # of the kernel that draws few
+
+
+def few_drawn_by_hand(
+    toolchain: EmulatorToolchain, source: str, layout: BlockMaskLayout
+) -> tuple[Array, Array]:
+    """The same as of `launched_by_hand` for few independent blocks, half of them live."""
+    assert source != SOURCE
+    executor, amount = EmulatorExecutor(), as_signed(MaskDraw(0.5).amount(layout))
+    kernel = executor.load(toolchain.compile("plain", "draw_few", source))
+    state, mask = new_state(executor, 9, 1), executor.allocate(layout.nbytes)
+    executor.fill(mask, 0xFF)
+    launch = Launch((1, 1, 1), (32, 1, 1))
+    executor.launch(kernel, launch, [layout.rows, layout.columns, amount, 1, state, mask])
+    return downloaded(executor, state, 2), downloaded(executor, mask, layout.words)
+
+
+def test_an_early_draw_of_few_blocks_writes_nothing_before_it_waits(
+    emulator_toolchain: EmulatorToolchain,
+) -> None:
+    ended = SOURCE.replace(WAITS, f"  if (early) return;\n{WAITS}")
+    state, mask = few_drawn_by_hand(emulator_toolchain, ended, BlockMaskLayout(7, 30))
+    assert state.tolist() == [9, 1] and (mask == 2**64 - 1).all()
+
+
+def test_few_blocks_are_drawn_from_the_state_that_the_kernel_before_leaves(
+    emulator_toolchain: EmulatorToolchain,
+) -> None:
+    changes = "__syncwarp();\n if (lane == 0) state[0] = 77, state[1] = 3;\n __syncwarp();\n"
+    layout = BlockMaskLayout(7, 30)
+    changed = SOURCE.replace(WAITS, f"{WAITS}    {changes}")
+    state, mask = few_drawn_by_hand(emulator_toolchain, changed, layout)
+    assert state.tolist() == [77, 4]
+    np.testing.assert_array_equal(mask, packed(draw_blocks(layout, MaskDraw(0.5), 77, 3)))
 
 
 class Refusing:

@@ -152,6 +152,55 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   });
 }
 
+// A line to the place of its rank, where each lane has a line of one word.
+__device__ __forceinline__ void write_line(int lines, unsigned own, Word* __restrict__ out) {
+  const int lane = threadIdx.x;
+  const unsigned key = static_cast<unsigned>(lane < lines ? kWarp - __popc(own) : 2 * kWarp) * kWarp + lane;
+  int rank = 0;
+  #pragma unroll
+  for (int other = 0; other < kWarp; ++other) rank += __shfl_sync(kWholeWarp, key, other) < key;
+  int* const order = reinterpret_cast<int*>(out + lines);
+  if (lane < lines) out[rank] = own, order[rank] = lane;
+  if (lane == lines && lines % 2 != 0) order[lines] = 0;
+}
+
+// The mask of independent blocks that `draw` makes, of at most 32 rows and columns of them: one warp, with a lane for each
+// line, which needs neither shared memory nor scratch, and waits for no other warp.
+extern "C" __global__ void __launch_bounds__(kWarp)
+    draw_few(int rows, int columns, unsigned threshold, int early, Word* state, Word* mask) {
+  if (!early) {
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+  }
+  const int lane = threadIdx.x;
+  unsigned row = 0, column = 0;
+  const auto make = [&](const Random& random) {
+    Independent is_live{random, threshold};
+    row = 0;
+    #pragma unroll 2
+    for (int quad = 0; 4 * quad < columns; ++quad) row |= is_live(lane, quad) << 4 * quad;
+    row = lane < rows ? row & 0xffffffffu >> (kWarp - columns) : 0u;
+    #pragma unroll
+    for (int i = 0; i < kWarp; ++i) {
+      const unsigned found = __ballot_sync(kWholeWarp, row >> i & 1u);
+      if (lane == i) column = found;
+    }
+  };
+  const Random seen = named_by(state);
+  make(seen);
+  Random now = seen;
+  if (early) {
+    wait_for_kernel_before();
+    let_next_kernel_begin();
+    now = named_by(state);
+    if (__any_sync(kWholeWarp, now.seed != seen.seed || now.step != seen.step)) make(now);
+  }
+  __syncwarp();  // all lanes have read the state
+  if (lane == 0) state[1] = now.step + 1;
+  write_line(rows, row, mask);
+  write_line(columns, column, mask + rows + (rows + 1) / 2);
+}
+
 // Rows of bits in their own order.
 extern "C" __global__ void __launch_bounds__(kThreads)
     finish_bits(int rows, int columns, const unsigned* words, Word* scratch, Word* mask) {

@@ -42,7 +42,6 @@ from sparsegen.integrations.torch.blocks.block_mask_formats import (
     to_torch_bsr,
 )
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, draw_block_mask
-from sparsegen.integrations.torch.blocks.concurrent_gradients import concurrent_gradients
 from sparsegen.integrations.torch.blocks.dropout import DropoutLinear, block_dropout
 from sparsegen.integrations.torch.blocks.masked_products import dsd, dsd_transposed, sdd, sdd_into
 from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks
@@ -108,7 +107,6 @@ __all__ = [
     "SubmanifoldConv3d",
     "block_attention",
     "block_dropout",
-    "concurrent_gradients",
     "convert",
     "convert_convolutions",
     "draw_block_mask",

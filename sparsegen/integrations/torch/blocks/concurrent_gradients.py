@@ -1,81 +1,68 @@
-"""Both gradients of a masked product at once, in a CUDA graph and by kernels that leave each other room.
+"""The gradients of a masked product; in a CUDA graph both at once, by kernels that leave each other room.
 
-At 1024³ each has 64 tiles of 128 × 128, and a GPU some 132 multiprocessors; both read D.
+At 1024³ each has 64 tiles of 128 × 128, and a GPU some 132 multiprocessors; both read dY.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from sparsegen import api
-from sparsegen.integrations.torch.calls.column_sums import column_sums
-from sparsegen.integrations.torch.calls.launches import TensorLaunch
+from sparsegen.integrations.torch.calls.launches import Gradients, Launch, TensorLaunch
 from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.side_stream import at_once
 from sparsegen.kernels import family_of
 from sparsegen.kernels.masked.copied_tiles import CopiedTiles
 
-Launch = Callable[..., Tensor]
 
-
-class _Switch:
-    is_on = False
-
-
-@contextmanager
-def concurrent_gradients() -> Iterator[None]:
-    """Inside of the block, CUDA graphs compute both gradients of `dsd`, and so of `DropoutLinear`, at once.
-
-    They are captured on two streams where both kernels fit on the device together: on Hopper, for few tiles, and with
-    ``dense="never"``, or where masked products run in a layer. All else stays as it is.
-
-    Warm up inside of the block too: kernels whose tiles are wider than those of kernels that run alone are compiled
-    then. The block is for all threads, as gradients are computed in one of autograd's. It is not the default, since it
-    was never timed on a GPU.
-    """
-    before, _Switch.is_on = _Switch.is_on, True
-    try:
-        yield
-    finally:
-        _Switch.is_on = before
-
-
-def are_concurrent() -> bool:
-    """True inside of `concurrent_gradients`."""
-    return _Switch.is_on
-
-
-class BothGradients:
-    """The gradients of calls of one kind: by the launches of products that run alone, or, in a graph, at once."""
+class GradientLaunches:
+    """The gradients of calls of one kind, those that are needed: in turn, or, in a graph, at once."""
 
     def __init__(
-        self, alone: tuple[Launch, Launch], at_once: tuple[TensorLaunch, TensorLaunch] | None
+        self,
+        in_turn: tuple[Launch | None, Launch | None, Launch | None],
+        at_once: tuple[TensorLaunch, TensorLaunch] | None,
     ) -> None:
         """
         Args:
-            at_once: launches whose kernels fit on the device together; None if there are none.
+            in_turn: launches by x (of dY, the weight and words), by the weight (of X, dY and words) and by the bias (of
+                dY); None where no gradient is needed.
+            at_once: launches by x and by the weight whose kernels fit on the device together; None if there are none.
         """
-        self._alone, self._at_once = alone, at_once
+        self._in_turn, self._at_once = in_turn, at_once
 
     def __call__(
-        self, d: Tensor, weight: Tensor, words: Tensor, x: Tensor, *, adds: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The gradients of X, of W, and, if ``adds``, of the bias, whose kernel waits for that of X alone."""
-        (of_x, of_w), of_bias = self._alone, column_sums if adds else lambda _: None
-        if self._at_once is not None and is_capturing(d):
-            of_x, of_w = self._at_once
-            (dx, db), dw = at_once(
-                lambda: (of_x(d, weight, words), of_bias(d)), partial(of_w, x, d, words), d.device
-            )
-            return dx, dw, db
-        for launch in self._at_once or ():
-            launch.bind()  # in this thread: a capture allocates no scratch memory
-        return of_x(d, weight, words), of_w(x, d, words), of_bias(d)
+        self, dy: Tensor, x: Tensor, weight: Tensor, words: Tensor, out: Tensor | None = None
+    ) -> Gradients:
+        """The gradients, that of X in ``out`` if it is given: see `TensorLaunch`."""
+        if self._at_once is not None:
+            if is_capturing(dy):
+                return self.in_graph(dy, x, weight, words, out)
+            for launch in self._at_once:
+                launch.bind()  # in this thread: a capture allocates no scratch memory
+        by_x, by_weight, by_bias = self._in_turn
+        return (
+            None if by_x is None else by_x(dy, weight, words, out=out),
+            None if by_weight is None else by_weight(x, dy, words),
+            None if by_bias is None else by_bias(dy),
+        )
+
+    def in_graph(
+        self, dy: Tensor, x: Tensor, weight: Tensor, words: Tensor, out: Tensor | None = None
+    ) -> Gradients:
+        """The gradients as a graph captures them; the bias's kernel waits for that of X alone."""
+        if self._at_once is None:
+            return self(dy, x, weight, words, out)
+        (by_x, by_weight), by_bias = self._at_once, self._in_turn[2]
+        (dx, db), dw = at_once(
+            lambda: (by_x(dy, weight, words, out=out), None if by_bias is None else by_bias(dy)),
+            partial(by_weight, x, dy, words),
+            dy.device,
+        )
+        return dx, dw, db
 
 
 def beside_another(operator: Any, scale: float) -> Any:

@@ -13,7 +13,7 @@ from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.blocks.block_masks import drop_blocks, mask_of, new_state
 from sparsegen.integrations.torch.blocks.dropped_blocks import dropped
-from sparsegen.integrations.torch.blocks.masked_products import dsd
+from sparsegen.integrations.torch.blocks.masked_products import dsd, gradient_launches
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared_operators import operators
@@ -46,10 +46,10 @@ def masked_products_pay(
 
     On a GPU the first call with these sizes races both, forward and backward, unless the tuning database knows; see
     `sparsegen.measure.decision`. It needs memory for some operands besides the layer's own, and leaves PyTorch's
-    generators as they are: states are drawn by another one. Both go through autograd, and are timed twice: some steps
-    as the host starts them, so that its time counts where the device waits for it, and one behind other work of the
-    device, as in a CUDA graph; the second answer is that of captures. With a seed of the layer's own, the mask of
-    masked products is drawn early. Inside a capture nothing can be timed, and sizes that were never met run dense.
+    generators as they are: states are drawn by another one. Both are timed twice: some steps through autograd as the
+    host starts them, so that its time counts where the device waits for it, and one by a CUDA graph's launches behind
+    other work of the device; the second answer is that of captures. With a seed of the layer's own, the mask of masked
+    products is drawn early. Inside a capture nothing can be timed, and sizes that were never met run dense.
 
     Dense products run without a kernel, and in float32 unless PyTorch may use TF32.
 
@@ -106,7 +106,7 @@ def _entrants(
 ) -> Entrants:
     with torch.inference_mode(False):
         scale = 1 / MaskDraw(p).density(problem.mask_layout)
-        launcher = operators.get(problem, device, captures=False, scale=scale).launcher
+        launcher = operators.get(problem, device, scale=scale).launcher
     return Entrants(
         launcher.variant, lambda called: _both(problem, p, where, called, own_seed=own_seed), STEPS
     )
@@ -146,8 +146,14 @@ def _both(problem: DsdProblem, p: float, where: torch.device, called: Called, *,
 
     def masked() -> None:
         mask = mask_of(named(), (tokens, ins), block, MaskDraw(p), early=own_seed)
-        y = dsd(given, parameter, mask, bias, scale=1 / mask.density, relu=relu, dense="never")
-        torch.autograd.grad(y, all_of, dy)
+        scale = 1 / mask.density
+        y = dsd(given, parameter, mask, bias, scale=scale, relu=relu, dense="never")
+        if called is Called.HOST:
+            torch.autograd.grad(y, all_of, dy)
+            return
+        taken = torch.where(y.detach() > 0, dy, 0) if relu else dy, x.detach(), weight.detach(), mask.words
+        of_mask = scale, *block, mask.density, "never"
+        gradient_launches(*taken, of_mask, (True, True, bias is not None)).in_graph(*taken)
 
     def dense() -> None:
         y = functional.linear(drop(given, kept(), p, block), parameter, bias)

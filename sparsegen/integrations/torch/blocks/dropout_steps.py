@@ -18,7 +18,7 @@ from torch.nn.functional import linear
 
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor
-from sparsegen.integrations.torch.blocks.concurrent_gradients import are_concurrent
+from sparsegen.integrations.torch.blocks.concurrent_gradients import GradientLaunches
 from sparsegen.integrations.torch.blocks.mask_launches import (
     independent,
     launch_draw,
@@ -26,7 +26,6 @@ from sparsegen.integrations.torch.blocks.mask_launches import (
     launch_factors,
 )
 from sparsegen.integrations.torch.blocks.masked_products import (
-    Gradients,
     dsd_gradients,
     gradient_launches,
     product_launch,
@@ -34,7 +33,7 @@ from sparsegen.integrations.torch.blocks.masked_products import (
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.direct import Context, applied, is_watched
-from sparsegen.integrations.torch.calls.launches import Launch
+from sparsegen.integrations.torch.calls.launches import Gradients
 from sparsegen.integrations.torch.calls.like_before import guards_of
 from sparsegen.integrations.torch.calls.prepared import MISALIGNED, is_capturing
 from sparsegen.plan.arrays import empty_tensors
@@ -196,19 +195,13 @@ class MaskedStep(DropoutStep):
             known is None
             or is_watched()
             or torch.is_grad_enabled()
-            or are_concurrent()
             or not (known.like_dy.check(dy) and known.like_saved.check(x, weight, words))
             or dy.data_ptr() & MISALIGNED
         ):
             return self._looked_at(dy, saved, needs)
         if y is not None:
             dy = torch.where(y > 0, dy, 0)
-        by_x, by_weight, by_bias = known.launches
-        return (
-            None if by_x is None else by_x(dy, weight, words, out=self._empty_x()),
-            None if by_weight is None else by_weight(x, dy, words),
-            None if by_bias is None else by_bias(dy),
-        )
+        return known.launches(dy, x, weight, words, out=self._empty_x() if needs[0] else None)
 
     def _looked_at(
         self, dy: Tensor, saved: tuple[Tensor, Tensor, Tensor, Any], needs: tuple[bool, ...]
@@ -231,7 +224,7 @@ class _Learned:
 
     like_dy: TensorGuards
     like_saved: TensorGuards
-    launches: tuple[Launch | None, Launch | None, Launch | None]
+    launches: GradientLaunches
 
 
 def _forward(

@@ -24,17 +24,22 @@ from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
-from sparsegen.integrations.torch.blocks.concurrent_gradients import (
-    BothGradients,
-    are_concurrent,
-    beside_another,
-)
+from sparsegen.integrations.torch.blocks.concurrent_gradients import GradientLaunches, beside_another
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct, drawn_words
 from sparsegen.integrations.torch.calls.column_sums import column_sums, sums_like
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.direct import PLAIN, Asked, Context, DirectOperator, asked
 from sparsegen.integrations.torch.calls.either import chosen
-from sparsegen.integrations.torch.calls.launches import Launch, Result, TensorLaunch, View, calls, launch_of
+from sparsegen.integrations.torch.calls.launches import (
+    Gradients,
+    Launch,
+    Result,
+    TensorLaunch,
+    View,
+    calls,
+    launch_of,
+)
+from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.matrix.block_mask import grid
@@ -56,8 +61,6 @@ from sparsegen.tuning_db.records import Task
 
 CALLS = 4  # behind each other in a race, as of a model's layers
 LARGEST = torch.finfo(torch.float32).max
-
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # by x, the weight and the bias
 
 
 def dsd(
@@ -296,7 +299,7 @@ class _Product:
         own = PlainProduct(self.problem, self.scale, device)
         if device is None or policy is Dense.ALWAYS:
             return own
-        operator = partial(operators.get, self.problem, device, captures=False, scale=self.scale)
+        operator = partial(operators.get, self.problem, device, scale=self.scale)
 
         def enter() -> Entrants:
             drawn = *self.tensors[:-1], drawn_words(self.problem, first.device)
@@ -377,8 +380,8 @@ def dsd_gradients(
     if y is not None:
         dy = torch.where(y > 0, dy, 0)
     what = asked(dy, x, weight)
-    if what is Asked.NOTHING and needs[0] and needs[1] and are_concurrent():
-        return _both_gradients(dy, weight, words, x, *mask, adds=needs[2])
+    if what is Asked.NOTHING:
+        return gradient_launches(dy, x, weight, words, mask, needs)(dy, x, weight, words)
     return (
         _sdd.by(what, dy, weight, words, *mask) if needs[0] else None,
         _dsd_transposed.by(what, x, dy, words, *mask) if needs[1] else None,
@@ -393,39 +396,53 @@ def product_launch(*inputs: Any) -> Launch:
 
 def gradient_launches(
     dy: Tensor, x: Tensor, weight: Tensor, words: Tensor, mask: tuple[Any, ...], needs: Sequence[bool]
-) -> tuple[Launch | None, Launch | None, Launch | None]:
-    """The launches of its gradients by x (of dY, the weight and words), the weight (X, dY, words) and bias (dY), those
-    that are needed.
-    """
-    return (
+) -> GradientLaunches:
+    """The launches of its gradients by x, the weight and the bias, those that are needed."""
+    given, rest = (dy, x, weight, words), (mask, tuple(needs[:3]))
+    found: GradientLaunches = calls.target(
+        (_launch_gradients, rest), given, _launch_gradients, (*given, *rest)
+    )
+    return found
+
+
+def _launch_gradients(
+    dy: Tensor, x: Tensor, weight: Tensor, words: Tensor, mask: tuple[Any, ...], needs: tuple[bool, ...]
+) -> GradientLaunches:
+    in_turn = (
         calls.launch(3, _launch_sdd, (dy, weight, words, *mask)) if needs[0] else None,
         calls.launch(3, _launch_transposed, (x, dy, words, *mask)) if needs[1] else None,
         sums_like(dy) if needs[2] else None,
     )
+    both = None
+    if needs[0] and needs[1] and not is_capturing(dy):  # when nothing can be prepared
+        given = dy, x, weight, words
+        both = calls.target((_launch_both, mask), given, _launch_both, (*in_turn[:2], *given, mask))
+    return GradientLaunches(in_turn, both)
 
 
-def _launch_both(d: Tensor, weight: Tensor, words: Tensor, x: Tensor, *rest: Any) -> BothGradients:
-    *mask, _ = rest
-    alone = _launch_sdd(d, weight, words, *rest), _launch_transposed(x, d, words, *rest)
-    of_x = _beside_another(alone[0], partial(_sdd_product, d, weight, words, *mask))
-    of_w = _beside_another(alone[1], partial(_transposed_product, x, d, words, *mask))
-    return BothGradients(alone, None if of_x is None or of_w is None else (of_x, of_w))
+def _launch_both(
+    by_x: Launch,
+    by_weight: Launch,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    words: Tensor,
+    mask: tuple[Any, ...],
+) -> tuple[TensorLaunch, TensorLaunch] | None:
+    """The same by kernels that leave each other room; None if there are none."""
+    *rest, _ = mask
+    beside_x = _beside_another(by_x, partial(_sdd_product, dy, weight, words, *rest))
+    beside_weight = _beside_another(by_weight, partial(_transposed_product, x, dy, words, *rest))
+    return None if beside_x is None or beside_weight is None else (beside_x, beside_weight)
 
 
-def _beside_another(launch: Callable[..., Tensor], product_of: Callable[[], _Product]) -> TensorLaunch | None:
-    """The launch of a kernel that leaves another one room; None if there is none."""
+def _beside_another(launch: Launch, product_of: Callable[[], _Product]) -> TensorLaunch | None:
     if not isinstance(launch, TensorLaunch):
         return None
     product = product_of()
     operator = beside_another(launch.operator, product.scale)
     found = None if operator is None else product.by(operator)
     return found if isinstance(found, TensorLaunch) else None
-
-
-def _both_gradients(d: Tensor, weight: Tensor, words: Tensor, x: Tensor, *rest: Any, adds: bool) -> Gradients:
-    given = d, weight, words, x
-    found: BothGradients = calls.target((_launch_both, rest), given, _launch_both, (*given, *rest))
-    return found(*given, adds=adds)
 
 
 def _remember(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -6,12 +6,24 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.blocks.block_masks import new_state
-from sparsegen.integrations.torch.blocks.mask_launches import launch_draw
-from sparsegen.integrations.torch.blocks.where_live import LiveTensorBlocks
+from sparsegen.integrations.torch.blocks.mask_launches import expanded, launch_draw
+from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.integrations.torch.calls.wide import WIDE
 from sparsegen.kernels.base import Device
+from sparsegen.matrix.block_mask import grid
 from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.operators import DsdProblem, Layout, MaskedProblem, SddProblem
+from sparsegen.plan.live_blocks import LiveBlocks
+from sparsegen.plan.where_live import Dead
+
+
+class LiveTensorBlocks(LiveBlocks):
+    """The live blocks of matrices of one shape and dtype; a capture that no call came before gets them by PyTorch."""
+
+    def elsewhere(self, y: Tensor, x: Tensor | None, words: Tensor, dead: Dead) -> Tensor:
+        """Writes to Y by PyTorch, which expands the mask."""
+        live = expanded(blocks_of(words, grid(self._shape, self._block)), self._block, self._shape)
+        return y.copy_(torch.where(live, y if x is None else x, 0 if dead is Dead.ZERO else y))
 
 
 class PlainProduct:

@@ -143,7 +143,7 @@ def _launch(
     device = kernel_device_of(first.device)
     if device is None:
         return partial(_plain, problem, dtype)
-    operator = operators.get(problem, device, captures=False)
+    operator = operators.get(problem, device)
     return launch_of(operator, problem, tensors, places, Result(shape, dtype=dtype))
 
 

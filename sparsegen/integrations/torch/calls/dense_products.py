@@ -12,11 +12,11 @@ from torch.nn.functional import linear
 
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.errors import CompileError, DeviceUnavailableError
+from sparsegen.integrations.torch.calls.plain_launches import current_stream
 from sparsegen.integrations.torch.calls.prepared import Follower, is_capturing
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import Epilogue, SpmmProblem
-from sparsegen.plan.arrays import current_stream_of
 from sparsegen.plan.dense_fill import DenseFill
 from sparsegen.plan.dense_weight import DenseWeight
 from sparsegen.plan.executors import shared_executor
@@ -144,17 +144,16 @@ class DensePlan:
         self._index, self._transposed = like.get_device(), prepared.transposed
         self._bias = None if bias is None else (bias.shape, bias.dtype, bias.get_device())
         self._weight = prepared.weight.tensor
-        self._stream: Callable[[int], int] = current_stream_of(torch) if like.is_cuda else _no_stream
+        self._stream = current_stream(like)
 
     def run(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor | None:
         """See `Plan.run`; X may have any strides."""
-        index = self._index
-        if x.get_device() != index or (
+        if x.get_device() != self._index or (
             bias is not None and self._bias != (bias.shape, bias.dtype, bias.get_device())
         ):
             return None
         weight, self.was_used = self.prepared.weight, True
-        stream, known = self._stream(index), weight.follower
+        stream, known = self._stream(), weight.follower
         with weight.turn:
             if not (
                 known.version is not None
@@ -179,8 +178,3 @@ class DensePlan:
             if stream and not self.prepared.was_captured:
                 self.prepared.was_captured = is_capturing(x)
             return linear(x, self._weight.t() if self._transposed else self._weight, bias)
-
-
-def _no_stream(index: int) -> int:
-    """Stream of tensors on the host: none."""
-    return 0

@@ -26,14 +26,14 @@ class Either:
         self._decide, self._decision, self._ours, self._own = decide, decision, ours, own
         self._made: Compute | None = None
 
-    def __call__(self, *tensors: Tensor | None) -> Tensor:
+    def __call__(self, *tensors: Tensor | None, **into: Tensor | None) -> Tensor:
         if self._decision is None:
             self._decision = self._decide()
         if self._decision is not None and not self._decision.ours_runs():
-            return self._own(*tensors)
+            return self._own(*tensors, **into)
         if self._made is None:
             self._made = self._ours()
-        return self._made(*tensors)
+        return self._made(*tensors, **into)
 
 
 def chosen(decide: Callable[[], Decision | None], ours: Callable[[], Compute], own: Compute) -> Compute:

@@ -42,11 +42,11 @@ class Operators:
         with self._lock:
             self._captured.append(launch)
 
-    def get(self, problem: Problem, device: Device, captures: bool, **kept: Any) -> Any:
+    def get(self, problem: Problem, device: Device, captures: bool = False, **kept: Any) -> Any:
         """The operator of a problem that runs a variant, prepared unless it is there.
 
         Args:
-            captures: a CUDA graph captures the call.
+            captures: a CUDA graph captures the call; `keep` says so later.
             kept: further arguments of `sparsegen.prepare`.
         """
         key = problem, device.backend, device.index, *kept.items()

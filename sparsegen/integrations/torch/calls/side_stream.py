@@ -30,7 +30,7 @@ def at_once(main: Callable[[], T], beside: Callable[[], S], device: torch.device
     """
     captured = torch.cuda.current_stream(device)
     side = _sides.get(captured)
-    if side is None:
+    while side is None or side == captured:  # PyTorch hands out the streams of a pool again and again
         side = _sides[captured] = torch.cuda.Stream(device)
     side.wait_stream(captured)
     try:

@@ -120,7 +120,7 @@ def _entrants(problem: MaskedConv2dProblem, where: torch.device) -> Entrants:
     """A call of the kernel on a mask of bools, and of the dense convolution."""
     device = kernel_device_of(where)
     assert device is not None
-    launcher = operators.get(problem, device, captures=False).launcher
+    launcher = operators.get(problem, device).launcher
     return Entrants(launcher.variant, lambda _: _both(problem, where), CALLS)
 
 

@@ -54,7 +54,7 @@ def launch_convolution(
     device = kernel_device(x)
     if device is None:
         return partial(_plain, problem)
-    operator = operators.get(problem, device, captures=False)
+    operator = operators.get(problem, device)
     return launch_of(operator, problem, (x, weight, bias, words), *_places(problem))
 
 
@@ -71,7 +71,7 @@ def prepared(
         return None
     places, result = _places(problem)
     return PreparedCall(
-        operators.get(problem, device, captures=False),
+        operators.get(problem, device),
         lambda inputs: {name: _seen(inputs, place) for name, place in places.items()},
         lambda written, _: result.viewed(next(iter(written.values()))),
     )
@@ -152,7 +152,7 @@ def launch_gradient(
     )
     if device is None or not _has_kernel(problem, device):
         return partial(_plain_gradient, problem)
-    operator = operators.get(problem, device, captures=False)
+    operator = operators.get(problem, device)
     places: dict[str, Place] = {"x": (0, _by_pixels), "dy": (1, _by_pixels), "mask": 2}
     shape = problem.filters, problem.channels // groups, *filter_size
     return launch_of(operator, problem, (x, dy, words), places, Result(shape, torch.channels_last))

@@ -11,8 +11,9 @@ from torch import Tensor
 from sparsegen.integrations.torch.calls.devices import kernel_device_of
 from sparsegen.integrations.torch.calls.direct import may_run_at_once
 from sparsegen.integrations.torch.calls.launches import calls
+from sparsegen.integrations.torch.calls.plain_launches import current_stream
 from sparsegen.matrix.spatial_mask import words_of
-from sparsegen.plan.arrays import current_stream_of, empty_tensors
+from sparsegen.plan.arrays import empty_tensors
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.mask_words import MaskPacking
 
@@ -54,18 +55,12 @@ def packing_of(mask: Tensor) -> Callable[[Tensor], Tensor]:
     packing = MaskPacking(shared_executor(device), images * rows, columns)
     shape = images * rows, packing.words // (images * rows)
     empty = empty_tensors(torch, shape, torch.int64, mask.device)
-    index, lies_so, bound = mask.get_device(), mask.is_contiguous(), packing.bound
-    stream = current_stream_of(torch) if mask.is_cuda else _no_stream
+    lies_so, bound, stream = mask.is_contiguous(), packing.bound, current_stream(mask)
 
     def pack(mask: Tensor) -> Tensor:
         given, words = mask if lies_so else mask.contiguous(), empty()
-        bound()(stream(index), given.data_ptr(), words.data_ptr())
+        bound()(stream(), given.data_ptr(), words.data_ptr())
         result: Tensor = words
         return result
 
     return pack
-
-
-def _no_stream(index: int) -> int:
-    """Stream of tensors on the host: none."""
-    return 0

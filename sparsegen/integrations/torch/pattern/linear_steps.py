@@ -16,12 +16,12 @@ from torch._C._dynamo.guards import TensorGuards
 from sparsegen.integrations.torch.calls.call_plans import SampledPlan, TrainingPlan
 from sparsegen.integrations.torch.calls.column_sums import sums_like
 from sparsegen.integrations.torch.calls.direct import is_watched
+from sparsegen.integrations.torch.calls.launches import Gradients
 from sparsegen.integrations.torch.calls.like_before import guards_of
 from sparsegen.integrations.torch.calls.plain_launches import current_stream
 from sparsegen.integrations.torch.calls.prepared import MISALIGNED
 from sparsegen.plan.arrays import empty_tensors
 
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # by x, by the values and by the bias
 _Gradients = tuple[TensorGuards, TensorGuards, TrainingPlan | None, SampledPlan, Callable[[Tensor], Tensor]]
 
 
