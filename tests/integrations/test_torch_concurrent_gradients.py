@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,7 +48,8 @@ class Streams:
         self.current = Stream(CAPTURED, self.log)
         monkeypatch.setattr(side_stream, "_sides", {})
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
-        monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(8, self.log))
+        handed = count(CAPTURED + 1)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(next(handed), self.log))
         monkeypatch.setattr(torch.cuda, "stream", self.entered)
 
     @contextmanager
@@ -178,7 +180,8 @@ def test_gradients_run_at_once_in_graphs_alone(streams: Streams, monkeypatch: py
     monkeypatch.setattr(masked_products, "sums_like", lambda d: sums)
     assert step() == [*in_turn, (CAPTURED, "sums")]
     captures[0] = True
-    assert step() == [FORK, apart[0], (CAPTURED, "sums"), apart[1], JOIN], "sums wait for one product alone"
+    inner = (9, "waits for", 8), apart[1], (9, "sums"), (8, "waits for", 9)
+    assert step() == [FORK, apart[0], *inner, JOIN], "sums wait for no product"
     x.requires_grad_(False)
     bias = None
     assert step() == in_turn[1:], "a single gradient needs no other stream"

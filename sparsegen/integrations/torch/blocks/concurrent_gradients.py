@@ -53,15 +53,15 @@ class GradientLaunches:
     def in_graph(
         self, dy: Tensor, x: Tensor, weight: Tensor, words: Tensor, out: Tensor | None = None
     ) -> Gradients:
-        """The gradients as a graph captures them; the bias's kernel waits for that of X alone."""
+        """The gradients as a graph captures them; the bias's kernel takes what both others leave it."""
         if self._at_once is None:
             return self(dy, x, weight, words, out)
         (by_x, by_weight), by_bias = self._at_once, self._in_turn[2]
-        (dx, db), dw = at_once(
-            lambda: (by_x(dy, weight, words, out=out), None if by_bias is None else by_bias(dy)),
-            partial(by_weight, x, dy, words),
-            dy.device,
-        )
+        of_x, of_weight = partial(by_x, dy, weight, words, out=out), partial(by_weight, x, dy, words)
+        if by_bias is None:
+            return *at_once(of_x, of_weight, dy.device), None
+        of_others = partial(at_once, of_weight, partial(by_bias, dy), dy.device)
+        dx, (dw, db) = at_once(of_x, of_others, dy.device)
         return dx, dw, db
 
 
