@@ -30,6 +30,7 @@ from benchmarks.study import Rows, WrongResultError, times_in_turn, torch_place,
 from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY
 from sparsegen.kernels.spmm import lane_stream_spmm
 from sparsegen.matrix.formats import CsrMatrix
@@ -50,6 +51,7 @@ from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.expanded_codes import ExpandedCodes
 from sparsegen.plan.packing import pack
 from sparsegen.plan.variants import compile_variant
+from sparsegen.system.device_memory import Buffer
 
 LAYERS = ((14336, 4096), (4096, 4096), (4096, 14336), (28672, 8192))
 TOKENS, SPARSITIES = (8, 1, 16, 4), (0.5, 0.7)
@@ -232,19 +234,19 @@ class Float16:
     """The same pattern with float16 values, by `lane_stream_spmm`."""
 
     def __init__(self, base: CsrMatrix, device: Device, compiler: Toolchain) -> None:
-        family, (m, k) = lane_stream_spmm.FAMILY, base.shape
-        self.problem = SpmmProblem(m, k, 8, DType.FLOAT16, Layout.COLUMN)
-        self.config = family.heuristic(self.problem, self.problem.features(base), device)
-        self.executor, self.compiler = shared_executor(device), compiler
-        matrix = base.with_values(np.random.default_rng(0).standard_normal(base.nnz, dtype=np.float32))
-        self.packed = pack(family, self.problem, self.config, matrix, self.executor)
+        self.device, self.executor, self.compiler = device, shared_executor(device), compiler
+        self.matrix = base.with_values(np.random.default_rng(0).standard_normal(base.nnz, dtype=np.float32))
+        self.packed: dict[Any, Packed[Buffer]] = {}
 
     def run(self, b: Tensor) -> Run:
-        packed, (n, _) = self.packed, b.shape
-        if n > 8:
-            packed = replace(packed, scratch={name: 2 * size for name, size in packed.scratch.items()})
-        bound = bind_variant(self.config, replace(self.problem, n=n), packed, self.executor, self.compiler)
-        out = torch.empty((n, self.problem.m), dtype=torch.float16, device=b.device)
+        family, n = lane_stream_spmm.FAMILY, b.shape[0]
+        problem = SpmmProblem(*self.matrix.shape, n, DType.FLOAT16, Layout.COLUMN)
+        config = family.heuristic(problem, problem.features(self.matrix), self.device)
+        key = config, n > 8  # more columns take more scratch memory
+        if key not in self.packed:
+            self.packed[key] = pack(family, problem, config, self.matrix, self.executor)
+        bound = bind_variant(config, problem, self.packed[key], self.executor, self.compiler)
+        out = torch.empty((n, problem.m), dtype=torch.float16, device=b.device)
         return partial(launched, bound, b, out)
 
 
