@@ -1,6 +1,6 @@
 """Generation of tokens, end to end: a decoder of LLaMA-3-8B's sizes with pruned weights of 16, 8 and 4 bits.
 
-    python -m benchmarks.generation                             # two minutes
+    python -m benchmarks.generation                             # a minute
     python -m benchmarks.generation --device emulator --tiny    # a check without times
 
 A step of all layers is one CUDA graph: RMS norms, rotary positions, attention of grouped queries over a paged cache
@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, silu
 
+from benchmarks.humming_layers import humming_layer, is_installed
 from benchmarks.study import Rows, WrongResultError, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import QuantizedLinear, SparseLinear, paged_attention
@@ -34,7 +35,7 @@ from sparsegen.system.integers import ceil_div
 PAGE = 64  # tokens
 TOLERANCE = 4e-3  # of a layer's result, of its largest element
 THETA = 500000.0  # of rotary positions
-CODES = ("e4m3", "int8", "int4")
+CODES = ("int4", "e4m3", "int8")
 GROUP = {"int4": 128}  # columns of a scale; a row has one scale else
 
 
@@ -136,51 +137,53 @@ class Made:
     weight: Tensor | None
 
 
-def dense(weight: Tensor, tokens: int) -> Made:
-    return Made(lambda x: linear(x, weight), weight.nbytes, weight)
+Make = Callable[[int], Made]  # a layer for so many tokens, from a weight that is read and rounded already
 
 
-def sparse(weight: Tensor, tokens: int) -> Made:
-    layer = _sparse_layer(weight).prepared(tokens)
-    return Made(layer, layer.nbytes, weight)
+def dense(weight: Tensor, most: int) -> Make:
+    return lambda tokens: Made(lambda x: linear(x, weight), weight.nbytes, weight)
 
 
-def coded(value_type: str) -> Callable[[Tensor, int], Made]:
+def sparse(weight: Tensor, most: int) -> Make:
+    layer = sparse_layer(weight)
+    return lambda tokens: _prepared(layer, tokens, weight)
+
+
+def coded(value_type: str) -> Callable[[Tensor, int], Make]:
     """Sparse codes of this type."""
+    rounding = Quantization.parse(value_type, GROUP.get(value_type, "row"))
+    assert rounding is not None
 
-    def make(weight: Tensor, tokens: int) -> Made:
-        layer, group = _sparse_layer(weight), GROUP.get(value_type, "row")
-        rounding = Quantization.parse(value_type, group)
-        assert rounding is not None
-        stored = QuantizedLinear.from_sparse(layer, rounding).to_dense().weight.detach()
-        made = layer.prepared(tokens, value_type=value_type, group=group)
-        return Made(made, made.nbytes, stored)
+    def make(weight: Tensor, most: int) -> Make:
+        layer = QuantizedLinear.from_sparse(sparse_layer(weight), rounding)
+        stored = layer.to_dense().weight.detach()
+        return lambda tokens: _prepared(layer, tokens, stored)
 
     return make
 
 
-def _sparse_layer(weight: Tensor) -> SparseLinear:
+def _prepared(layer: SparseLinear, tokens: int, stored: Tensor) -> Made:
+    prepared = layer.prepared(tokens)
+    return Made(prepared, prepared.nbytes, stored)
+
+
+def sparse_layer(weight: Tensor) -> SparseLinear:
     layer = nn.Linear(*reversed(weight.shape), bias=False, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     return SparseLinear.from_dense(layer)
 
 
-def dense_codes(weight: Tensor, tokens: int) -> Made:
-    """Dense weights of 4 bits in groups of 128, by humming."""
-    from humming.layer import HummingLayer  # type: ignore[import-not-found]
-
-    m, k = weight.shape
-    kind = {"dtype": "int4", "group_size": 128}
-    layer = HummingLayer(shape_n=m, shape_k=k, weight_config=kind, torch_dtype=torch.float16).cuda()
-    layer.load_from_unquantized(weight)
-    layer.transform()
-    return Made(layer, sum(p.nbytes for p in (*layer.parameters(), *layer.buffers())), None)
+def dense_codes(weight: Tensor, most: int) -> Make:
+    """Dense weights of 4 bits in groups of 128, by humming, for as many tokens or fewer."""
+    call, nbytes = humming_layer(weight, "humming_w4", most)
+    return lambda tokens: Made(call, nbytes, None)
 
 
-def models() -> dict[str, Callable[[Tensor, int], Made]]:
-    found = {"dense float16": dense, "sparse float16": sparse}
-    found |= {f"sparse {name}": coded(name) for name in CODES}
-    return found | ({"dense int4 (humming)": dense_codes} if find_spec("humming") is not None else {})
+def models() -> dict[str, Callable[[Tensor, int], Make]]:
+    found: dict[str, Callable[[Tensor, int], Make]] = {"dense float16": dense}
+    found |= {"dense int4 (humming)": dense_codes} if is_installed() else {}
+    found |= {f"sparse {name}": coded(name) for name in CODES[:1]} | {"sparse float16": sparse}
+    return found | {f"sparse {name}": coded(name) for name in CODES[1:]}
 
 
 def error_of(made: Made, tokens: int) -> float:
@@ -221,51 +224,68 @@ def main(name: str, limit: float, tiny: bool, **given: Any) -> None:
     if tiny:
         given |= {"sparsity": (0.6,), "batches": (2,), "context": 70, "steps": 1}
     rows: Rows = []
-    for sparsity in given["sparsity"]:
-        torch.manual_seed(0)
-        shapes = sizes.linear
-        weights = [
-            {key: pruned(*shape, sparsity, place) for key, shape in shapes.items()}
-            for _ in range(given["distinct"])
-        ]
-        embedding = torch.randn(sizes.words, sizes.width, device=place).half() * 0.02
-        for batch in given["batches"]:
-            first: dict[str, Tensor] = {}
+    with ThreadPoolExecutor() as pool:
+        for sparsity in given["sparsity"]:
+            torch.manual_seed(0)
+            weights = [
+                {key: pruned(*shape, sparsity, place) for key, shape in sizes.linear.items()}
+                for _ in range(given["distinct"])
+            ]
+            embedding = torch.randn(sizes.words, sizes.width, device=place).half() * 0.02
+            exact: dict[int, Tensor] = {}
             for model, make in models().items():
-                if time.monotonic() - began > limit:
+                prepared = time.monotonic()
+                if prepared - began > limit:
                     click.echo(f"{limit:g} s are over")
                     return
-                prepared = time.monotonic()
-                made = [{key: make(weight, batch) for key, weight in one.items()} for one in weights]
-                errors = {key: error_of(layer, batch) for key, layer in made[0].items()}
-                if any(error > TOLERANCE for error in errors.values()):
-                    raise WrongResultError(f"{model}: {errors}")
-                torch.manual_seed(1)
-                cache = Cache(sizes, batch, given["context"], given["steps"] + 3, place)
-                blocks: list[Layers] = [{key: layer.call for key, layer in one.items()} for one in made]
-                decoder = Decoder(sizes, blocks, embedding, cache)
-                first[model] = decoder().float()
-                exact = first["dense float16"]
-                nbytes = (
-                    sum(layer.nbytes for one in made for layer in one.values()) * sizes.layers // len(made)
-                )
-                row: dict[str, Any] = asdict(sizes) | {
-                    **{"model": model, "sparsity": sparsity, "batch": batch, "context": given["context"]},
-                    "errors": errors,
-                    "linear_bytes": nbytes,
-                    "cache_bytes": 2 * cache.k.nbytes,
-                    "embedding_bytes": embedding.nbytes,
-                    "logits_error": float((first[model] - exact).norm() / exact.norm()),
-                    "prepared_s": time.monotonic() - prepared,
-                }
-                if place.type == "cuda":
-                    row["us"] = microseconds(decoder, given["steps"])
-                rows.append(row)
-                speed = f"{batch / row['us'] * 1e6:7.0f} tokens/s, " if "us" in row else ""
-                click.echo(
-                    f"{sparsity:.0%} zeros, batch {batch}: {model:20} {speed}{nbytes / 2**30:5.2f} GiB"
-                )
-                write_results(device, "generation", rows, dtype="float16", l2="as the steps leave it")
+                most = max(given["batches"])
+                begun = [{key: pool.submit(make, w, most) for key, w in one.items()} for one in weights]
+                ready = [{key: layer.result() for key, layer in one.items()} for one in begun]
+                for batch in given["batches"]:
+                    made = [{key: layer(batch) for key, layer in one.items()} for one in ready]
+                    row = {"model": model, "sparsity": sparsity, "batch": batch, "context": given["context"]}
+                    rows.append({**asdict(sizes), **row, "prepared_s": time.monotonic() - prepared})
+                    rows[-1] |= measured(
+                        made, sizes, batch, embedding, exact, given["context"], given["steps"]
+                    )
+                    speed = f"{batch / rows[-1]['us'] * 1e6:7.0f} tokens/s, " if "us" in rows[-1] else ""
+                    nbytes = rows[-1]["linear_bytes"] / 2**30
+                    click.echo(f"{sparsity:.0%} zeros, batch {batch}: {model:20} {speed}{nbytes:5.2f} GiB")
+                    write_results(device, "generation", rows, dtype="float16", l2="as the steps leave it")
+
+
+def measured(
+    made: list[dict[str, Made]],
+    sizes: Sizes,
+    batch: int,
+    embedding: Tensor,
+    exact: dict[int, Tensor],
+    context: int,
+    steps: int,
+) -> dict[str, Any]:
+    """A model's errors, bytes and, on a GPU, time; the first model's logits of a batch become the exact ones.
+
+    Raises:
+        WrongResultError: a layer's result is off.
+    """
+    errors = {key: error_of(layer, batch) for key, layer in made[0].items()}
+    if any(error > TOLERANCE for error in errors.values()):
+        raise WrongResultError(str(errors))
+    torch.manual_seed(1)
+    cache = Cache(sizes, batch, context, steps + 3, embedding.device)
+    blocks: list[Layers] = [{key: layer.call for key, layer in one.items()} for one in made]
+    decoder = Decoder(sizes, blocks, embedding, cache)
+    first = decoder().float()
+    of_dense = exact.setdefault(batch, first)
+    nbytes = sum(layer.nbytes for one in made for layer in one.values())
+    found = {
+        "errors": errors,
+        "linear_bytes": nbytes * sizes.layers // len(made),
+        "cache_bytes": 2 * cache.k.nbytes,
+        "embedding_bytes": embedding.nbytes,
+        "logits_error": float((first - of_dense).norm() / of_dense.norm()),
+    }
+    return found | ({"us": microseconds(decoder, steps)} if embedding.device.type == "cuda" else {})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ those of the first 1024, which saves time and changes no kernel's work.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,8 @@ import click
 import numpy as np
 import torch
 
-from benchmarks.low_bit import TILED, Ours, Run, dense_ways, launched, peer_ways, with_codes, working
+from benchmarks.humming_layers import is_installed
+from benchmarks.low_bit import TILED, Ours, Run, Way, dense_ways, launched, peers_of, with_codes
 from benchmarks.study import Rows, times_in_turn, write_results
 from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
@@ -190,21 +191,19 @@ def compare(
         click.echo(f"  {us:6.1f} {name}")
 
 
-def dense_of(m: int, k: int) -> dict[str, Callable[[Any], Run]]:
+def dense_of(m: int, k: int) -> dict[str, Way]:
     """Dense products of a layer's shape by name, compiled for all tokens."""
     weight = torch.randn((m, k), dtype=torch.float16, device="cuda") / k**0.5
-    dense = {"float16": dense_ways(weight)["float16"]} | peer_ways(weight, ("humming_w4",))
-    for n in TOKENS:
-        working(dense, weight[:n].clone())
-    return dense
+    peer = peers_of((m, k), "humming_w4") if is_installed() else None
+    return {"float16": dense_ways(weight)["float16"]} | ({"humming_w4": peer} if peer is not None else {})
 
 
 def bits_beside(one: TwoFour, b: Any, pool: ThreadPoolExecutor) -> dict[str, Run]:
     """`quantized_stream_spmm` on the same pattern."""
-    ours = Ours(repeated(one.part, one.m), one.rounding, one.device, one.compiler)
-    for future in ours.begin(pool):
+    ours = Ours(repeated(one.part, one.m), one.rounding, one.device, one.compiler, b.device)
+    for future in ours.compile(pool):
         future.result()
-    return {f"bits: {config.settings}": run for config, run, *_ in ours.runs(b)}
+    return {f"bits: {ours.config.settings}": ours.run(b)[0]}
 
 
 @click.command()
@@ -233,7 +232,7 @@ def main(seconds: float) -> None:
                     compile_all(one, configs, n, pool)
                     click.echo(f"after {time.monotonic() - began:.1f} s")
                     ours = ranked(one, configs, b[:n], rows)
-                    others = working(begun[m, k].result(), b[:n])
+                    others = {name: way(b[:n]) for name, way in begun[m, k].result().items()}
                     if n == 8 and m * k < BESIDE_BITS and rounding.value_type is ValueType.INT4:
                         others |= bits_beside(one, b[:n], pool)
                     compare(one, n, ours, others, rows)

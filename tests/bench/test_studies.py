@@ -175,7 +175,7 @@ def test_decode(studies: Studies) -> None:
 
 def test_generation(studies: Studies) -> None:
     rows, output = studies.run("generation", "--tiny")
-    assert [row["model"] for row in rows][:2] == ["dense float16", "sparse float16"] and "batch 2" in output
+    assert rows[0]["model"] == "dense float16" and "batch 2" in output
     assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
     of_dense = {row["model"]: row["logits_error"] for row in rows}
     assert of_dense["sparse float16"] < of_dense["sparse int8"] < of_dense["sparse int4"] < 1

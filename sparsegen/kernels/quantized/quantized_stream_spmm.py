@@ -27,15 +27,15 @@ from sparsegen.system.numpy_types import Array
 STEP_COLUMNS = TILES * TILE
 CHUNK_BYTES, MIRROR_BYTES, BARRIER_BYTES = 1024, 256, 256
 MAX_WARPS = 16
-FIRST_WITH_E4M3, FIRST_WITH_BULK_COPIES = (8, 9), (9, 0)
+FIRST_WITH_E4M3 = (8, 9)
 LEAST_DENSITY = 1 / 32
 FEW_STEPS = 12  # of a block, below which its warps share rows
 UNEVEN = 0.05  # variation of the rows' lengths from which on they are ordered
-START_US = 5.0
+START_US = 5.3
 # Fitted on an H200: a multiprocessor's cycles for a weight by the bits of its code, with 8 columns and for each 8 more;
 # and what loads of A take over copies of its bytes.
-WEIGHT_CYCLES = {8: 0.068, 4: 0.075}
-TILE_CYCLES = {8: 0.008, 4: 0.02}
+WEIGHT_CYCLES = {8: 0.055, 4: 0.053}
+TILE_CYCLES = {8: 0.010, 4: 0.008}
 LOADS_OF_A = 0.6
 
 
@@ -49,7 +49,9 @@ class QuantizedStreamConfig(Config):
         "blocks, which get equal runs of the tiles; one for each multiprocessor, or a multiple",
         packs=True,
     )
-    warps_m: int = tunable(8, WARPS_M, "warps over the rows of a group, 32 for each", packs=True)
+    warps_m: int = tunable(
+        8, WARPS_M, "warps over the rows of a group, 32 for each", searched=(1, 2, 4, 8), packs=True
+    )
     warps_k: int = tunable(1, WARPS_K, "warps over the columns of a step, 128 for each", packs=True)
     ring_chunks: int = tunable(8, (8, 16), "KB of codes in each warp's ring", packs=True)
     depth: int = tunable(2, (1, 2, 3, 4, 6), "KB of codes on their way to each warp", packs=True)
@@ -63,11 +65,6 @@ class QuantizedStreamConfig(Config):
         ("natural", "balanced"),
         "rows as they are, or distributed by length so that lanes have equally many nonzeros",
         packs=True,
-    )
-    bulk: bool = tunable(
-        False,
-        (False, True),
-        "masks come by bulk copies, and the kernel begins while the one before it still ends",
     )
 
 
@@ -111,11 +108,6 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         c = config
         yield from self.scope(problem)
         yield capable(device, _first_capability(problem))
-        capability = ".".join(map(str, device.compute_capability))
-        yield Constraint(
-            not c.bulk or device.compute_capability >= FIRST_WITH_BULK_COPIES,
-            f"bulk copies need compute capability 9.0, the device has {capability}",
-        )
         warps = c.warps_m * c.warps_k
         yield Constraint(warps <= MAX_WARPS, f"warps_m · warps_k ({warps}) warps decode, at most {MAX_WARPS}")
         least = _kept_chunks(problem)
@@ -239,7 +231,6 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
             grid=(sizes["used_blocks"], 1, 1),
             block=(WARP * (config.warps_m * config.warps_k + 1), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
-            starts_early=config.bulk,
         )
 
     def analytic_us(

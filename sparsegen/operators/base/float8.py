@@ -40,22 +40,24 @@ class Float8(StrEnum):
 
     def overflows(self, values: Array) -> int:
         """Number of finite values that become infinite, or NaN in e4m3, when they are rounded to this type."""
-        limit, largest_is_even = _middles(self)[-1], LARGEST_CODES[self.value] % 2 == 0
+        code = LARGEST_CODES[self.value]
+        one_less, largest = _values(self)[code - 1 : code + 1].tolist()
+        limit = largest + (largest - one_less) / 2  # halfway to the next one, if the format went on
         if values.dtype.kind not in "fiu":
             return 0
         size = np.abs(values.astype(np.float64))
-        is_beyond = size > limit if largest_is_even else size >= limit
+        is_beyond = size >= limit if code % 2 else size > limit
         return int(np.count_nonzero(is_beyond & np.isfinite(size)))
 
     def to_storage(self, array: npt.ArrayLike) -> Array:
         """Real numbers to this type's bits, rounded to nearest even; too large ones become infinite, or NaN in e4m3."""
         exact = np.ascontiguousarray(array, dtype=np.float64)
-        size, middles = np.abs(exact), _middles(self)
-        code = np.searchsorted(middles, size)
-        is_tie = middles[np.minimum(code, middles.size - 1)] == size
-        code = code + (is_tie & (code % 2 == 1))
-        bits = np.where(np.isnan(exact), NAN, code | np.where(np.signbit(exact), 0x80, 0))
-        return bits.astype(np.uint8)
+        fraction_bits, bias = _layout(self)
+        size = np.fmin(np.fmax(np.abs(exact), 2.0**-99), 2 * self.largest)  # as far as codes do not change
+        binade = np.maximum(np.frexp(size)[1] - 1 + bias, 1)  # the first one holds subnormal numbers too
+        code = np.rint(np.ldexp(size, fraction_bits + bias - binade)) + ((binade - 1) << fraction_bits)
+        code = np.where(np.isnan(exact), NAN, np.minimum(code, LARGEST_CODES[self.value] + 1))
+        return code.astype(np.uint8) | (np.signbit(exact) & ~np.isnan(exact)).astype(np.uint8) << 7
 
     def from_storage(self, stored: Array) -> Array:
         """Converts bits of the type to float32, exactly."""
@@ -82,12 +84,15 @@ class FactorType(StrEnum):
         return first, last
 
 
+def _layout(kind: Float8) -> tuple[int, int]:
+    """Returns the number of fraction bits, and the exponent's bias."""
+    return (3, 7) if kind is Float8.E4M3 else (2, 15)
+
+
 @cache
 def _values(kind: Float8) -> Array:
     """Returns the value of each of the 256 codes, float32."""
-    exponent_bits = 4 if kind is Float8.E4M3 else 5
-    fraction_bits = 7 - exponent_bits
-    bias = (1 << exponent_bits - 1) - 1
+    fraction_bits, bias = _layout(kind)
     code = np.arange(128)
     exponent, fraction = code >> fraction_bits, (code & (1 << fraction_bits) - 1) / (1 << fraction_bits)
     size = np.where(
@@ -99,12 +104,3 @@ def _values(kind: Float8) -> Array:
         size[beyond] = np.inf
     both: Array = np.concatenate((size, -size)).astype(np.float32)
     return both
-
-
-@cache
-def _middles(kind: Float8) -> Array:
-    """Halfway from each number that is not negative to the next one, the last as if the format went on; float64."""
-    finite = _values(kind)[: LARGEST_CODES[kind.value] + 1].astype(np.float64)
-    following = np.append(finite[1:], 2 * finite[-1] - finite[-2])
-    halves: Array = (finite + following) / 2
-    return halves

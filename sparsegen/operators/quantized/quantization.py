@@ -73,8 +73,10 @@ def _scales(
     kind, m = rounding.value_type, csr.shape[0]
     shape = rounding.group.number(csr.shape[1]), m
     high, low = np.zeros(shape), np.zeros(shape)
-    np.maximum.at(high, (groups, rows), csr.values)
-    np.minimum.at(low, (groups, rows), csr.values)
+    runs = np.flatnonzero(np.diff(groups, prepend=-1) | np.diff(rows, prepend=-1))  # begins of equal places
+    places = groups[runs], rows[runs]
+    np.maximum.at(high, places, np.maximum.reduceat(csr.values, runs))
+    np.minimum.at(low, places, np.minimum.reduceat(csr.values, runs))
     if rounding.symmetric:
         span, steps = np.maximum(high, -low), kind.largest
     else:
