@@ -25,6 +25,7 @@ from sparsegen.cli.parts.common import (
     json_option,
     note_emulator,
     overflow_option,
+    target_option,
 )
 from sparsegen.cli.parts.engines import Places, engine_options
 from sparsegen.cli.parts.limits import limit_options
@@ -32,7 +33,6 @@ from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.parts.problems import ProblemOptions, command_line, python_call, repeatable_problem_options
 from sparsegen.cli.parts.progress import shown
 from sparsegen.cli.parts.progress_lines import BASELINES, figure, rates
-from sparsegen.cli.parts.targets import target_option
 from sparsegen.cli.parts.tune_many import require_success, tune_many
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings

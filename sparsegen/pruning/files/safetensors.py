@@ -14,8 +14,7 @@ from typing import BinaryIO
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.readers.safetensors import read_entries, read_raw, widened
-from sparsegen.pruning.files.container import Masks
-from sparsegen.pruning.weights import WeightSpec, value_type
+from sparsegen.pruning.weights import Masks, WeightSpec, value_type
 from sparsegen.system.numpy_types import Array
 
 _FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}

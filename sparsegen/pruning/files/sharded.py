@@ -10,9 +10,8 @@ from typing import Any, BinaryIO
 from sparsegen.errors import MatrixError, PruningError
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.readers.files import check_readable
-from sparsegen.pruning.files.container import Masks
 from sparsegen.pruning.files.safetensors import SafetensorsFile
-from sparsegen.pruning.weights import WeightSpec
+from sparsegen.pruning.weights import Masks, WeightSpec
 from sparsegen.system.numpy_types import Array
 
 INDEX_SUFFIX = ".safetensors.index.json"
