@@ -49,7 +49,6 @@ def build(
     store: Store | None,
     device: str | None = None,
     images: Path | None = None,
-    studies: Sequence[Path] = (),
     progress: Progress,
 ) -> Written:
     """Write the report of one device.
@@ -58,14 +57,13 @@ def build(
         files: result files of ``sparsegen bench``.
         device: its key; None for the first file's, else the one with most records in the database.
         images: a folder for the charts as PNG; made if it is not there.
-        studies: files of ``python -m benchmarks.network_devices``.
         progress: gets a line for each step.
 
     Raises:
         ResultsError, DatabaseError: an input cannot be read.
         ReportError: there is nothing to report on, or a file cannot be written.
     """
-    inputs = gather(files, store, device, progress, studies)
+    inputs = gather(files, store, device, progress)
     progress("analysing")
     report = compose(Material.of(inputs))
     html = to_html(report, progress)
@@ -91,7 +89,6 @@ def compose(material: Material) -> Report:
     inputs = material.inputs
     parts = [name for name, _ in inputs.results]
     origin = [f"result files: {words.listed(parts)}"] if parts else []
-    origin += [f"study: {study.file}" for study in inputs.network_devices]
     origin += [f"database: {inputs.database.rpartition('/')[2]}"] if inputs.database else []
     return Report(
         title=f"sparsegen report: {inputs.device_name}",
