@@ -21,6 +21,7 @@ from sparsegen.cli.parts.common import (
     json_option,
     make_console,
     memory_limit_option,
+    word_option,
 )
 from sparsegen.cli.parts.progress_lines import SECONDS_BETWEEN_LINES
 from sparsegen.cli.parts.prune_tables import emit_comparison, emit_report
@@ -56,12 +57,10 @@ from sparsegen.pruning.score import Score
 @click.option("--tensor", "tensors", multiple=True, metavar="GLOB", help="Only these; may be repeated.")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Not these; may be repeated.")
 @click.option(*OUTPUT, type=click.Path(path_type=Path), help="Where to; without it nothing is written.")
-@click.option(
+@word_option(
     "--format",
     "output_format",
-    type=EnumChoice(OutputFormat),
-    default=OutputFormat.SAME.value,
-    show_default=True,
+    default=OutputFormat.SAME,
     help="The input's container, or a folder with a .npz for each layer that `sparsegen tune` reads.",
 )
 @rounding_options(
@@ -78,20 +77,8 @@ from sparsegen.pruning.score import Score
     "--compare-patterns", is_flag=True, help="A table of all patterns instead of one; writes nothing."
 )
 @click.option("-n", "n", type=click.IntRange(min=1), help="Look up times for products with n columns.")
-@click.option(
-    "--dtype",
-    type=EnumChoice(DType),
-    default=DType.FLOAT32.value,
-    show_default=True,
-    help="Of these products.",
-)
-@click.option(
-    "--layout",
-    type=EnumChoice(Layout),
-    default=Layout.ROW.value,
-    show_default=True,
-    help="Of these products.",
-)
+@word_option("--dtype", default=DType.FLOAT32, help="Of these products.")
+@word_option("--layout", default=Layout.ROW, help="Of these products.")
 @memory_limit_option
 @device_option
 @db_option

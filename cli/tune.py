@@ -16,7 +16,6 @@ from sparsegen.cli.parts import tune_for
 from sparsegen.cli.parts.common import (
     EMULATOR_NOTE,
     Copied,
-    EnumChoice,
     Part,
     db_option,
     deterministic_option,
@@ -26,6 +25,7 @@ from sparsegen.cli.parts.common import (
     note_emulator,
     overflow_option,
     target_option,
+    word_option,
 )
 from sparsegen.cli.parts.engines import Places, engine_options
 from sparsegen.cli.parts.limits import limit_options
@@ -58,11 +58,9 @@ from sparsegen.tuning_db.records import Measurement
     help="Only this kernel family; may be repeated.",
 )
 @limit_options("the search")
-@click.option(
+@word_option(
     "--sampler",
-    type=EnumChoice(SamplerName),
-    default=SamplerName.CANDIDATES.value,
-    show_default=True,
+    default=SamplerName.CANDIDATES,
     help="What chooses the next variant: our own model, or Optuna's TPE, Gaussian process (needs PyTorch) or chance.",
 )
 @overflow_option

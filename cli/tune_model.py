@@ -12,7 +12,6 @@ from rich.text import Text
 
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.parts.common import (
-    EnumChoice,
     F,
     FiniteRange,
     apply_options,
@@ -21,6 +20,7 @@ from sparsegen.cli.parts.common import (
     make_console,
     memory_limit_option,
     note_emulator,
+    word_option,
 )
 from sparsegen.cli.parts.engines import Places, engine_options
 from sparsegen.cli.parts.limits import limit_options
@@ -74,25 +74,19 @@ def model_layer_options(function: F) -> F:
             "--tensor", "tensors", multiple=True, metavar="GLOB", help="Only these; may be repeated."
         ),
         click.option("--exclude", multiple=True, metavar="GLOB", help="Not these; may be repeated."),
-        click.option(
+        word_option(
             "--dtype",
-            type=EnumChoice(DType),
-            default=DType.FLOAT32.value,
-            show_default=True,
+            default=DType.FLOAT32,
             help="Element type of weights, activations and result; sums are float32.",
         ),
-        click.option(
+        word_option(
             "--layout",
-            type=EnumChoice(Layout),
-            default=Layout.COLUMN.value,
-            show_default=True,
+            default=Layout.COLUMN,
             help="column: activations are tokens x features, as linear layers have them.",
         ),
-        click.option(
+        word_option(
             "--epilogue",
-            type=EnumChoice(Epilogue),
-            default=Epilogue.NONE.value,
-            show_default=True,
+            default=Epilogue.NONE,
             help="What is done to the result before it is stored; layers of PyTorch that have a bias: bias.",
         ),
     )

@@ -56,6 +56,13 @@ class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic
         return self._enum(super().convert(value, param, ctx))
 
 
+def word_option(*names: str, default: StrEnum, help: str) -> Callable[[F], F]:
+    """Adds an option that takes one of its default's kind and gives the member."""
+    return click.option(
+        *names, type=EnumChoice(type(default)), default=default.value, show_default=True, help=help
+    )
+
+
 class FiniteRange(click.FloatRange):
     """A number in a range, as of `click.FloatRange`, which takes NaN for one."""
 
