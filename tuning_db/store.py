@@ -80,9 +80,6 @@ def persistently(
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class Added:
     """Number of rows that an `add_all` added; the others were there already."""

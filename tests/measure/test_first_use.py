@@ -19,8 +19,7 @@ from sparsegen.measure.first_use import DRAWN, FewDraws
 from sparsegen.operators import ItemValues, SpmmProblem
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Workload
 from sparsegen.tuning_db.store import Store
-from sparsegen.verify.guarded import GUARD_BYTES, GuardedBuffer
-from sparsegen.verify.variants import CheckedCall
+from sparsegen.verify.variants import GUARD_BYTES, CheckedCall, GuardedBuffer
 
 M, K, N = 12, 20, 8
 

@@ -137,9 +137,6 @@ class MaskedSession(Session):
         return self._verifier
 
 
-logger = logging.getLogger(__name__)
-
-
 class SpmmSession(Session):
     """See `Session`."""
 
