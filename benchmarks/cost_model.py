@@ -19,6 +19,8 @@ from pathlib import Path
 
 import click
 
+from benchmarks.evidence import known_variants, read_counts, source_key, write_counts
+from benchmarks.fitting import Known, fit, fit_without
 from benchmarks.predicted_variants import described_as, evidence_of, first_and_best_of_eight
 from benchmarks.study import HERE, geometric_mean, read_document
 from sparsegen.backends.cuda.compiler import CudaToolchain
@@ -28,8 +30,6 @@ from sparsegen.errors import CompileError
 from sparsegen.plan.variants import compile_variant
 from sparsegen.settings import Settings
 from sparsegen.tuning.prediction import model as cost
-from sparsegen.tuning.prediction.evidence import known_variants, read_counts, source_key, write_counts
-from sparsegen.tuning.prediction.fitting import Known, fit, fit_without
 from sparsegen.tuning.prediction.model import CostModel, difference_from
 from sparsegen.tuning_db.seeds_reader import packaged
 

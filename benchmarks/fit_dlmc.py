@@ -3,7 +3,7 @@
     python -m benchmarks.fit_dlmc --data DLMC
 
 Measures every matrix of ``DLMC/<model>/<way of pruning>/<sparsity>/`` and writes the fits of
-`sparsegen.bench.patterns.dlmc_rows`, a few numbers for each model and way of pruning. Needs no GPU.
+`sparsegen.bench.suites.listed`, a few numbers for each model and way of pruning. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import click
 import numpy as np
 import scipy.stats
 
-from sparsegen.bench.patterns import dlmc_rows
-from sparsegen.bench.patterns.dlmc_rows import RowVariation, independent_variance
+from sparsegen.bench.suites import listed
 from sparsegen.bench.suites.collection import find_matrices
+from sparsegen.bench.suites.listed import RowVariation, independent_variance
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.load import load_matrix
 
@@ -83,7 +83,7 @@ def measure(data: Path) -> dict[tuple[str, str], list[Measured]]:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    default=Path(dlmc_rows.__file__).with_name(dlmc_rows.FILE),
+    default=Path(listed.__file__).with_name(listed.FILE),
     help="default: the file of the package",
 )
 def main(data: Path, output: Path) -> None:

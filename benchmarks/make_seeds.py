@@ -21,6 +21,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks import seed_documents
 from benchmarks.dlmc_split import test_half
 from sparsegen.dispatch.neighbours import heuristic_configs
 from sparsegen.kernels import family_of
@@ -55,7 +56,7 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
         rates = tuple(store.all_rates())
         kept = [shortened(m) for group in by_workload.values() for m in chosen(group, keep)]
     document = exchange.document(Content(tuple(kept), baselines, rates))
-    publish_text(output, seed_columns.text_of(seed_columns.pack(document)))
+    publish_text(output, seed_documents.text_of(seed_columns.pack(document)))
     click.echo(
         f"{len(kept)} measurements and {len(baselines)} baselines of {len(by_workload)} workloads in {output}"
     )
@@ -65,7 +66,7 @@ def _export(file: Path) -> str:
     """The text of an export, or of packaged results as one."""
     text = file.read_text(encoding="utf-8")
     document = json.loads(text)
-    return json.dumps(seed_columns.unpack(document)) if document.get("format") == seed_file.FORMAT else text
+    return json.dumps(seed_documents.unpack(document)) if document.get("format") == seed_file.FORMAT else text
 
 
 def may_ship(record: Measurement | Baseline) -> bool:

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.recording import Recording, Tried
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
-from sparsegen.tuning.replay.recording import Recording, Tried
 from sparsegen.tuning_db.records import Outcome, Workload
 
 THREADS, REGISTERS, BLOCKS = 2048, 65536, 32  # of a multiprocessor

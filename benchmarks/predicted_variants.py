@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from benchmarks import pictures
+from benchmarks import fitting, pictures
 from benchmarks.study import SideBySide, Workload, geometric_mean, known_rows, read_document, write_results
 from sparsegen import backends
 from sparsegen.errors import SparsegenError
@@ -28,7 +28,6 @@ from sparsegen.kernels import families_of, read_config
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.operators import DType
-from sparsegen.tuning.prediction import fitting
 from sparsegen.tuning.prediction.model import cost_model
 from sparsegen.tuning.prediction.targets import described, find_target
 from sparsegen.tuning.search.predicted_search import Estimate

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import optuna
 
+from benchmarks.recording import Recording
+from benchmarks.replay import Comparison
 from benchmarks.study import read_document
 from sparsegen.system.publish import publish_text
-from sparsegen.tuning.replay.recording import Recording
-from sparsegen.tuning.replay.replay import Comparison
 from sparsegen.tuning.report import SamplerName
 
 

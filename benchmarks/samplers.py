@@ -24,8 +24,11 @@ import matplotlib.figure
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import pictures
+from benchmarks import pictures, recording
+from benchmarks.fitting import fit_without
 from benchmarks.modelled import modelled
+from benchmarks.recording import Recording
+from benchmarks.replay import WITHIN, Comparison, Replay
 from benchmarks.sampler_counts import Count, Counts, key_of
 from sparsegen import kernels
 from sparsegen.backends import find_device
@@ -33,11 +36,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Problem, SddmmProblem, SoftmaxProblem, SpmmProblem
-from sparsegen.tuning.prediction.fitting import fit_without
 from sparsegen.tuning.prediction.model import orders_configs
-from sparsegen.tuning.replay import recording
-from sparsegen.tuning.replay.recording import Recording
-from sparsegen.tuning.replay.replay import WITHIN, Comparison, Replay
 from sparsegen.tuning.report import SamplerName
 from sparsegen.tuning.space import Space
 from sparsegen.tuning.tuner import Backend, Budget, tune

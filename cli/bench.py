@@ -50,6 +50,7 @@ from sparsegen.cli.parts.common import (
     json_option,
     make_console,
     note_emulator,
+    word_option,
 )
 from sparsegen.cli.parts.engines import EngineName, Places, devices_option
 from sparsegen.cli.parts.problems import ProblemOptions, repeatable_problem_options
@@ -106,13 +107,7 @@ from sparsegen.system.quantities import counted
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True,
     help="With --tune: rows to tune side by side on each device before they are measured: all; with --limit some.",
 )  # fmt: skip
-@click.option(
-    "--l2",
-    type=EnumChoice(L2),
-    default="cold",
-    show_default=True,
-    help="L2 before each call: overwritten, then also read, or left.",
-)
+@word_option("--l2", default=L2.COLD, help="L2 before each call: overwritten, then also read, or left.")
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each baseline."
 )

@@ -26,8 +26,7 @@ from sparsegen.settings import Settings
 from sparsegen.system.json_object import Json
 from sparsegen.system.publish import publish_text, refuse_existing, reported
 from sparsegen.system.quantities import microseconds
-from sparsegen.tuning.jobs.importing import import_result
-from sparsegen.tuning.jobs.results import is_result
+from sparsegen.tuning.jobs.results import import_result, is_result
 from sparsegen.tuning_db import exchange, ranking
 from sparsegen.tuning_db.check import check as check_store
 from sparsegen.tuning_db.forgetting import Forgotten, Selection

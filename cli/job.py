@@ -37,7 +37,7 @@ from sparsegen.system.publish import refuse_existing
 from sparsegen.system.quantities import counted, size_text
 from sparsegen.tuning.jobs.bundle import open_bundle
 from sparsegen.tuning.jobs.export import CANDIDATES, SECONDS_OF_ONE, Exported, Wanted, export_job
-from sparsegen.tuning.jobs.target import find_target
+from sparsegen.tuning.jobs.job import find_target
 from sparsegen.tuning.model import shared_searches
 from sparsegen.tuning_db.layers import open_layers
 
@@ -126,7 +126,7 @@ def job_target_names(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Completes the devices that a job can be made for."""
-    from sparsegen.tuning.jobs.target import USUAL
+    from sparsegen.tuning.jobs.job import USUAL
     from sparsegen.tuning.prediction.targets import targets
 
     names = (*targets(), *(f"sm_{major}{minor}" for major, minor in USUAL), "emulator")

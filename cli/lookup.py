@@ -12,6 +12,7 @@ from sparsegen.cli.parts.common import (
     device_option,
     emit,
     json_option,
+    word_option,
 )
 from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.parts.problems import ProblemOptions, problem_options
@@ -26,19 +27,15 @@ from sparsegen.tuning_db.records import MeasuredAs
 @problem_options()
 @device_option
 @db_option
-@click.option(
+@word_option(
     "--on-miss",
-    type=EnumChoice(OnMiss),
-    default=OnMiss.NEAREST.value,
-    show_default=True,
+    default=OnMiss.NEAREST,
     help="What to do when neither this workload nor one like it was measured.",
 )
 @deterministic_option
-@click.option(
+@word_option(
     "--dense",
-    type=EnumChoice(Dense),
-    default=Dense.AUTO.value,
-    show_default=True,
+    default=Dense.AUTO,
     help="Whether a dense product may run instead: auto where it takes less time.",
 )
 @click.option(

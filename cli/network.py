@@ -15,7 +15,6 @@ from sparsegen import backends
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.parts.common import (
     OUTPUT,
-    EnumChoice,
     apply_options,
     db_option,
     device_option,
@@ -23,6 +22,7 @@ from sparsegen.cli.parts.common import (
     force_option,
     json_option,
     note_emulator,
+    word_option,
 )
 from sparsegen.cli.parts.limits import limit_options
 from sparsegen.cli.parts.progress import shown
@@ -165,11 +165,9 @@ def generate(
     help=f"Inputs; default {USUAL_BATCH}, on the emulator {EMULATED_BATCH}.",
 )
 @function_options
-@click.option(
+@word_option(
     "--readout",
-    type=EnumChoice(Readout),
-    default=Readout.TOTALS.value,
-    show_default=True,
+    default=Readout.TOTALS,
     help="neurons: of the last layer; totals: their sum, which categories need.",
 )
 @limit_options("the search")

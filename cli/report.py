@@ -31,14 +31,6 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="A result file of `sparsegen bench`; may be repeated.",
 )
-@click.option(
-    "--network-devices",
-    "studies",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A file of `python -m benchmarks.network_devices`: networks on several GPUs; may be repeated.",
-)
 @db_option
 @click.option("--device", help="Key of the device to report on (see `sparsegen db list`).")
 @click.option(
@@ -58,7 +50,6 @@ if TYPE_CHECKING:
 @json_option
 def command(
     files: tuple[Path, ...],
-    studies: tuple[Path, ...],
     db: str | None,
     device: str | None,
     output: Path,
@@ -78,9 +69,7 @@ def command(
             if status is not None:
                 status.update(Text(text))
 
-        written = build(
-            output, files=files, store=store, device=device, images=images, studies=studies, progress=progress
-        )
+        written = build(output, files=files, store=store, device=device, images=images, progress=progress)
     data = {
         "output": written.page,
         "bytes": written.bytes,

@@ -11,11 +11,11 @@ from sparsegen import backends
 from sparsegen.cli.parts.common import (
     OUTPUT,
     Copied,
-    EnumChoice,
     device_option,
     emit,
     json_option,
     note_emulator,
+    word_option,
 )
 from sparsegen.cli.parts.torch_models import model_and_inputs
 from sparsegen.plan.shipping.program import ProgramKind
@@ -43,11 +43,9 @@ from sparsegen.plan.shipping.program import ProgramKind
     metavar="GPU",
     help="Kernels for another GPU too, such as sm_80 or h100; may be repeated.",
 )
-@click.option(
+@word_option(
     "--program",
-    type=EnumChoice(ProgramKind),
-    default=ProgramKind.COMPILED.value,
-    show_default=True,
+    default=ProgramKind.COMPILED,
     help="compiled: by AOTInductor, for this device. exported: as torch.export wrote it.",
 )
 @device_option

@@ -21,12 +21,12 @@ from sparsegen.cli.parts.common import (
     force_option,
     json_option,
     parse_config,
+    target_option,
     to_json,
 )
 from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.parts.problems import ProblemOptions, problem_options
 from sparsegen.cli.parts.streams import visible
-from sparsegen.cli.parts.targets import target_option
 from sparsegen.dispatch.choice import choose
 from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.matrix.csr import CsrMatrix

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypedDict
 
@@ -16,7 +18,6 @@ from sparsegen.cli.parts import tune_for
 from sparsegen.cli.parts.common import (
     EMULATOR_NOTE,
     Copied,
-    EnumChoice,
     Part,
     db_option,
     deterministic_option,
@@ -25,6 +26,8 @@ from sparsegen.cli.parts.common import (
     json_option,
     note_emulator,
     overflow_option,
+    target_option,
+    word_option,
 )
 from sparsegen.cli.parts.engines import Places, engine_options
 from sparsegen.cli.parts.limits import limit_options
@@ -32,19 +35,22 @@ from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.parts.problems import ProblemOptions, command_line, python_call, repeatable_problem_options
 from sparsegen.cli.parts.progress import shown
 from sparsegen.cli.parts.progress_lines import BASELINES, figure, rates
-from sparsegen.cli.parts.targets import target_option
-from sparsegen.cli.parts.tune_many import require_success, tune_many
+from sparsegen.cli.parts.searches import watched
+from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.operators.base.overflow import require_held
 from sparsegen.settings import Settings
 from sparsegen.system.json_object import Json
 from sparsegen.system.quantities import microseconds
-from sparsegen.tuning.engines.dealing import Outcome
+from sparsegen.tuning.engines.dealing import Outcome, deal
 from sparsegen.tuning.engines.engine import Request, Task
+from sparsegen.tuning.loop.interrupt import interruptible
 from sparsegen.tuning.report import Flip
 from sparsegen.tuning.tuner import Budget, SamplerName, TuneResult, tune
 from sparsegen.tuning_db.incumbent import Interval
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.records import Measurement
+from sparsegen.tuning_db.store import Store
 
 
 @click.command()
@@ -58,11 +64,9 @@ from sparsegen.tuning_db.records import Measurement
     help="Only this kernel family; may be repeated.",
 )
 @limit_options("the search")
-@click.option(
+@word_option(
     "--sampler",
-    type=EnumChoice(SamplerName),
-    default=SamplerName.CANDIDATES.value,
-    show_default=True,
+    default=SamplerName.CANDIDATES,
     help="What chooses the next variant: our own model, or Optuna's TPE, Gaussian process (needs PyTorch) or chance.",
 )
 @overflow_option
@@ -346,3 +350,68 @@ def _as_json(result: TuneResult, location: str, lookup: str) -> Json:
         "lookup": lookup,
         "prepare": python_call(problem, result.winner.variant.config),
     }
+
+
+def tune_many(
+    workloads: Sequence[tuple[CsrMatrix, Problem]],
+    request: Request,
+    places: Places,
+    place: str,
+    *,
+    note: str,
+    as_json: bool,
+) -> tuple[list[TuneResult], list[tuple[Task, Outcome]], bool]:
+    """Deal a search for each workload and model to the devices.
+
+    Args:
+        request: request of each, but for its problem.
+        place: place of the database.
+        note: note to show if a device is an emulator.
+
+    Returns:
+        The results, the searches that have none with what became of them, and whether Ctrl-C ended it.
+
+    Raises:
+        MatrixError: values overflow, and the request does not let them.
+        ConfigError: a family computes none of the operators.
+        SparsegenError: see `sparsegen.tuning.engines.dealing.deal`.
+    """
+    for matrix, problem in workloads:
+        require_held(problem, matrix, allow_overflow=request.allow_overflow)
+    stop = threading.Event()
+    with places.opened(place) as engine, watched(as_json=as_json) as watch, interruptible(stop):
+        if any(model.backend == "emulator" for model in engine.models) and not as_json:
+            click.echo(note, err=True)
+        Store.open(place).close()
+        tasks = [
+            Task(
+                problem.in_words(problem.features(matrix).density),
+                model,
+                replace(request, problem=problem),
+                partial(_same, matrix),
+            )
+            for model in engine.models
+            for matrix, problem in workloads
+        ]
+        outcomes = deal(tasks, engine, watch=watch, stop=stop)
+    results = [o.found.result for o in outcomes if o.found is not None and o.found.result is not None]
+    others = [
+        (t, o) for t, o in zip(tasks, outcomes, strict=True) if o.found is None or o.found.result is None
+    ]
+    return results, others, stop.is_set()
+
+
+def _same(matrix: CsrMatrix) -> CsrMatrix:
+    """One that is there already."""
+    return matrix
+
+
+def require_success(others: Sequence[tuple[Task, Outcome]]) -> None:
+    """Require that all searches succeeded.
+
+    Raises:
+        click.exceptions.Exit: a search failed; with its error's exit code.
+    """
+    codes = [outcome.error.exit_code for _, outcome in others if outcome.error is not None]
+    if codes:
+        raise click.exceptions.Exit(max(codes))

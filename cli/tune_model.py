@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import click
+from rich.table import Table
 from rich.text import Text
 
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.parts.common import (
-    EnumChoice,
     F,
     FiniteRange,
     apply_options,
     db_option,
+    emit,
     json_option,
     make_console,
     memory_limit_option,
     note_emulator,
+    word_option,
 )
 from sparsegen.cli.parts.engines import Places, engine_options
 from sparsegen.cli.parts.limits import limit_options
@@ -28,13 +31,15 @@ from sparsegen.cli.parts.rounding import rounding_of, rounding_options
 from sparsegen.cli.parts.searches import watched
 from sparsegen.cli.parts.torch_models import EXPORTED
 from sparsegen.cli.parts.tune_model_in_situ import require_alone, tune_in_situ
-from sparsegen.cli.parts.tune_model_tables import emit_tuning
+from sparsegen.dispatch.dense_or_sparse import Source
+from sparsegen.dispatch.pruned_times import LayerTime, PrunedTimes, TimeSource
 from sparsegen.operators import DType, Epilogue, Layout, ScaleGroup, ValueType
 from sparsegen.pruning.files.open import open_weights
-from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, Reading, pruned_layers, unheard
+from sparsegen.pruning.pruned_layers import LEAST_SPARSITY, PrunedLayers, Reading, pruned_layers, unheard
 from sparsegen.pruning.weights import Weights
 from sparsegen.settings import Settings
-from sparsegen.tuning.model import SearchOutcome, tune_model
+from sparsegen.system.quantities import counted, microseconds
+from sparsegen.tuning.model import ModelTuning, SearchOutcome, tune_model
 from sparsegen.tuning.report import Budget
 from sparsegen.tuning_db.store import Store
 
@@ -74,25 +79,19 @@ def model_layer_options(function: F) -> F:
             "--tensor", "tensors", multiple=True, metavar="GLOB", help="Only these; may be repeated."
         ),
         click.option("--exclude", multiple=True, metavar="GLOB", help="Not these; may be repeated."),
-        click.option(
+        word_option(
             "--dtype",
-            type=EnumChoice(DType),
-            default=DType.FLOAT32.value,
-            show_default=True,
+            default=DType.FLOAT32,
             help="Element type of weights, activations and result; sums are float32.",
         ),
-        click.option(
+        word_option(
             "--layout",
-            type=EnumChoice(Layout),
-            default=Layout.COLUMN.value,
-            show_default=True,
+            default=Layout.COLUMN,
             help="column: activations are tokens x features, as linear layers have them.",
         ),
-        click.option(
+        word_option(
             "--epilogue",
-            type=EnumChoice(Epilogue),
-            default=Epilogue.NONE.value,
-            show_default=True,
+            default=Epilogue.NONE,
             help="What is done to the result before it is stored; layers of PyTorch that have a bias: bias.",
         ),
     )
@@ -248,3 +247,75 @@ def reading_shown(as_json: bool) -> Iterator[Reading]:
         return
     with console.status("reading") as status:
         yield lambda name, number, tensors: status.update(Text(f"reading {name} ({number} of {tensors})"))
+
+
+def emit_tuning(as_json: bool, source: str, found: PrunedLayers, tuning: ModelTuning, location: str) -> None:
+    """Print what is known of every layer after the searches."""
+    several = len({times.device.key for times in tuning.times}) > 1  # models of devices
+    headings = ("layer", "shape", "zeros", "tokens", "sparse", "dense", "× dense", "source")
+    table = Table(*(("device",) if several else ()), *headings, box=None, padding=(0, 2, 0, 0))
+    for times in tuning.times:
+        for layer, time in zip(found.layers, times.layers, strict=True):
+            shape = " × ".join(map(str, layer.spec.shape))
+            device = (times.device.name,) if several else ()
+            table.add_row(*device, layer.name, shape, f"{layer.sparsity:.1%}", str(times.n), *_cells(time))
+    lines = [line for times in tuning.times for line in _compared_lines(times, named=several)]
+    counts = Counter(outcome.state for outcome in tuning.outcomes)
+    searches, products = len(tuning.outcomes), sum(len(o.search.layers) for o in tuning.outcomes)
+    lines.append(
+        f"{searches} search{'es' * (searches != 1)} for {counted(products, 'product')}: "
+        + ", ".join(f"{count} {state}" for state, count in counts.items())
+    )
+    lines += [
+        f"failed: {o.search.layers[0].name} for {o.search.problem.n} tokens on {o.device.name}: {o.reason}"
+        for o in tuning.failed
+    ]
+    if found.others:
+        lines.append("not tuned: " + ", ".join(f"{other.name} ({other.reason})" for other in found.others))
+    lines.append(f"recorded in {location}")
+    if tuning.was_interrupted:
+        lines.append("Interrupted: the same command goes on from here.")
+    data = {
+        "source": source,
+        "layers": [layer.to_dict() for layer in found.layers],
+        "others": [
+            {"name": other.name, "shape": list(other.shape), "dtype": other.dtype, "reason": other.reason}
+            for other in found.others
+        ],
+        "searches": [outcome.to_dict() for outcome in tuning.outcomes],
+        "times": [{**times.to_dict(), "speedup": times.speedup} for times in tuning.times],
+        "interrupted": tuning.was_interrupted,
+        "database": location,
+    }
+    emit(as_json, data, table, "\n".join(lines))
+
+
+def _cells(time: LayerTime) -> tuple[str, ...]:
+    speedup = "-" if time.speedup is None else f"{time.speedup:.2f}"
+    source = f"{time.source} ({time.family})" if time.family else str(time.source)
+    estimated = "~" if time.dense_source not in (None, Source.MEASURED) else ""
+    return _time(time.sparse_us), estimated + _time(time.dense_us), speedup, source
+
+
+def _compared_lines(times: PrunedTimes, *, named: bool) -> Iterator[str]:
+    """Yields lines on which layers gain over dense ones, and on all of them together."""
+    tokens = f"{times.n} token{'s' if times.n > 1 else ''}" + (f" on {times.device.name}" if named else "")
+    known = [time for time in times.layers if time.speedup is not None]
+    if not known:
+        missing = "nothing was measured" if not times.known else "dense products were not timed"
+        yield f"{tokens}: {missing}, so that it is not known what gains over dense"
+        return
+    slower = [time.layer for time in known if (time.speedup or 0) <= 1]
+    line = f"{tokens}: {len(known) - len(slower)} of {len(known)} layers gain over dense"
+    if times.speedup is not None:
+        line += f", all together {times.speedup:.2f} ×"
+    if slower and times.fastest_us and times.dense_us:
+        line += f", {times.dense_us / times.fastest_us:.2f} × with the others dense, as they run by default"
+    yield line + (f": {', '.join(slower)}" if slower else "")
+    not_measured = [time.layer for time in times.layers if time.source is TimeSource.NOT_MEASURED]
+    if not_measured:
+        yield f"{tokens}: not measured: {', '.join(not_measured)}"
+
+
+def _time(value: float | None) -> str:
+    return "-" if value is None else microseconds(value)

@@ -19,7 +19,7 @@ from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import SpmmProblem
 from sparsegen.tuning.jobs.bundle import MANIFEST, Bundle
 from sparsegen.tuning.jobs.export import Exported, Wanted, export_job
-from sparsegen.tuning.jobs.target import find_target
+from sparsegen.tuning.jobs.job import find_target
 from sparsegen.tuning_db.conversion import described
 from sparsegen.tuning_db.layers import MemoryLayer
 

@@ -66,7 +66,7 @@ NEVER = (  # who, whom; in the order of the layers it could
     ("backends", {"render", "tuning_db"}),
 )
 ONLY = {  # third party -> the modules that may import it
-    "jinja2": {"render", "report.page"},
+    "jinja2": {"render", "report.build"},
     "pycuda": {"backends.cuda"},
     "optuna": {
         "tuning.search",

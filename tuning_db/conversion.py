@@ -61,6 +61,9 @@ DEVICE = (  # columns that make a device, in the order of its fields
     "shared_memory_per_multiprocessor",
     "l2_bytes",
 )
+# Columns that hold a record's fields of the same name as they are.
+MEASURED = ("worst_error", "registers", "spill_bytes", "compile_seconds", "prepare_seconds", "packed_bytes")
+PREDICTED = ("predicted_us", "model", "registers", "spill_bytes")
 FEATURES = STORED  # columns of a matrix, in the order of its features
 
 Columns = dict[str, Any]
@@ -151,14 +154,13 @@ def sample_columns(sample: Sample | None) -> Columns:
 
 def measurement_columns(measurement: Measurement) -> Columns:
     """All but the references to other tables."""
-    names = ("worst_error", "registers", "spill_bytes", "compile_seconds", "prepare_seconds", "packed_bytes")
     return sample_columns(measurement.sample) | {
         "outcome": str(measurement.outcome),
         "reason": printable(measurement.reason),
         "final": measurement.final,
         "measured_at": measurement.measured_at,
         "driver": printable(measurement.driver)[:LONGEST_DRIVER],
-        **{name: getattr(measurement, name) for name in names},
+        **{name: getattr(measurement, name) for name in MEASURED},
     }
 
 
@@ -173,8 +175,9 @@ def baseline_columns(baseline: Baseline) -> Columns:
 
 def prediction_columns(prediction: Prediction) -> Columns:
     """All but the references to other tables."""
-    names = ("predicted_us", "model", "registers", "spill_bytes", "predicted_at")
-    return {"basis": str(prediction.basis)} | {name: getattr(prediction, name) for name in names}
+    return {"basis": str(prediction.basis), "predicted_at": prediction.predicted_at} | {
+        name: getattr(prediction, name) for name in PREDICTED
+    }
 
 
 def probe_columns(probe: Probe) -> Columns:
@@ -282,23 +285,19 @@ def to_sample(row: Row) -> Sample | None:
     )
 
 
+def _of_variant(row: Row, *same: str) -> Columns:
+    """Fields of a record of a variant: what it refers to, and those that are as the columns of their names."""
+    found = {"workload": to_workload(row), "device": to_device(row), "variant": to_variant(row)}
+    return found | {name: row[name] for name in same}
+
+
 def to_measurement(row: Row) -> Measurement:
     return Measurement(
-        workload=to_workload(row),
-        device=to_device(row),
-        variant=to_variant(row),
+        **_of_variant(row, "reason", "driver", *MEASURED),
         outcome=Outcome(row["outcome"]),
         sample=to_sample(row),
-        reason=row["reason"],
-        worst_error=row["worst_error"],
-        registers=row["registers"],
-        spill_bytes=row["spill_bytes"],
-        compile_seconds=row["compile_seconds"],
-        prepare_seconds=row["prepare_seconds"],
-        packed_bytes=row["packed_bytes"],
         final=bool(row["final"]),
         measured_at=to_moment(row["measured_at"]),
-        driver=row["driver"],
     )
 
 
@@ -317,45 +316,27 @@ def to_baseline(row: Row) -> Baseline:
 
 def to_prediction(row: Row) -> Prediction:
     return Prediction(
-        workload=to_workload(row),
-        device=to_device(row),
-        variant=to_variant(row),
-        predicted_us=row["predicted_us"],
+        **_of_variant(row, *PREDICTED),
         basis=Basis(row["basis"]),
-        model=row["model"],
-        registers=row["registers"],
-        spill_bytes=row["spill_bytes"],
         predicted_at=to_moment(row["predicted_at"]),
     )
 
 
 def to_probe(row: Row) -> Probe:
     return Probe(
-        workload=to_workload(row),
-        device=to_device(row),
-        variant=to_variant(row),
-        sparse_us=row["sparse_us"],
-        dense_us=row["dense_us"],
+        **_of_variant(row, "sparse_us", "dense_us", "driver", "context"),
         count=row["sample_count"],
         measured_as=MeasuredAs(row["measured_as"]),
-        driver=row["driver"],
         measured_at=to_moment(row["measured_at"]),
         called=Called(row["called"]),
         task=Task(row["task"]),
-        context=row["context"],
     )
 
 
 def to_check(row: Row) -> Check:
     return Check(
-        workload=to_workload(row),
-        device=to_device(row),
-        variant=to_variant(row),
-        driver=row["driver"],
+        **_of_variant(row, "driver", "seconds", "reason", "worst_error"),
         outcome=Outcome(row["outcome"]),
-        seconds=row["seconds"],
-        reason=row["reason"],
-        worst_error=row["worst_error"],
         measured_at=to_moment(row["measured_at"]),
     )
 

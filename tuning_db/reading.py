@@ -105,11 +105,7 @@ BASELINES = (
     f"SELECT {_listed('x', '', (*_SAMPLE, 'contender', 'version'))}, {_DEVICE}, {_WORKLOAD} "
     f"FROM baselines x {_OF_WORKLOAD}"
 )
-PREDICTIONS = (
-    f"SELECT {_listed('x', '', _PREDICTION)}, {_DEVICE}, {_WORKLOAD}, "
-    f"{_listed('v', 'variant_', ('id', 'family', 'config', 'source_digest'))} "
-    f"FROM predictions x {_OF_WORKLOAD} JOIN variants v ON v.id = x.variant_id"
-)
+PREDICTIONS = _of_variants("predictions", _PREDICTION)
 RATES = (
     f"SELECT {_listed('x', '', ('id', 'measured_at', *(f.name for f in fields(Rates))))}, {_DEVICE} "
     "FROM device_rates x JOIN devices d ON d.id = x.device_id"

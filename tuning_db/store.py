@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import random
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,10 +40,44 @@ from sparsegen.tuning_db.inserting import Insertion
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.reading import RecordsReader
 from sparsegen.tuning_db.records import Baseline, Check, DeviceRates, Measurement, Prediction, Probe
-from sparsegen.tuning_db.retrying import persistently
 from sparsegen.tuning_db.row_checks import Row
 
+log = logging.getLogger(__name__)
+
+SERVER_SECONDS = 120.0  # time for a server that went away to come back
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between two attempts, in seconds
+
 T = TypeVar("T")
+
+
+def persistently(
+    location: Location, work: Callable[[], T], is_passing: Callable[[DatabaseError], bool] = is_passing
+) -> T:
+    """Runs a transaction and returns its result; tries again after passing errors, except on a file.
+
+    Args:
+        location: the database's location.
+        is_passing: says after which errors another attempt is made.
+
+    Raises:
+        DatabaseUnavailableError: the server was away for `SERVER_SECONDS`.
+        DatabaseError: any other error of the transaction.
+    """
+    deadline, pause = None, FIRST_PAUSE
+    while True:
+        try:
+            return work()
+        except DatabaseError as error:
+            if location.path is not None or not is_passing(error):
+                raise
+            now = time.monotonic()
+            if deadline is None:
+                deadline = now + SERVER_SECONDS
+                log.info("%s; trying again for up to %.0f s", error, SERVER_SECONDS)
+            elif now >= deadline:
+                raise
+        time.sleep(pause * random.uniform(0.5, 1.0))  # many wait for the same server
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,20 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from sparsegen.kernels.base import Device
+from collections.abc import Iterator
+
+from click.shell_completion import CompletionItem
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+
+class SafeConsole(Console):
+    """Writes what a terminal would obey as escapes, wherever it stands; its own colours are not text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=StrEnum)
@@ -40,6 +54,13 @@ class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> E:
         return self._enum(super().convert(value, param, ctx))
+
+
+def word_option(*names: str, default: StrEnum, help: str) -> Callable[[F], F]:
+    """Adds an option that takes one of its default's kind and gives the member."""
+    return click.option(
+        *names, type=EnumChoice(type(default)), default=default.value, show_default=True, help=help
+    )
 
 
 class FiniteRange(click.FloatRange):
@@ -320,9 +341,30 @@ def to_json(data: Mapping[str, object]) -> str:
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console that uses the terminal's width, and a fixed one where there is no terminal."""
-    from sparsegen.cli.parts.console import SafeConsole
+    from sparsegen.cli.parts.common import SafeConsole
 
     stream = sys.stderr if stderr else sys.stdout
     return SafeConsole(
         file=stream, highlight=False, emoji=False, markup=False, width=None if stream.isatty() else PIPE_WIDTH
     )
+
+
+NAMES = "nvidia-h200, a100, l40s, b200, h100, or a JSON file that describes one"
+
+
+def target_option(what: str, more: str = "") -> Callable[[Any], Any]:
+    """The option of a command, which does this for a GPU that is not here; ``more`` ends its help."""
+    return click.option(
+        "--for",
+        "target",
+        metavar="TARGET",
+        shell_complete=_completed,
+        help=f"{what} for a GPU that is not here: {NAMES}.{more}",
+    )
+
+
+def _completed(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Completes the names of descriptions."""
+    from sparsegen.tuning.prediction.targets import targets
+
+    return [CompletionItem(name) for name in targets() if name.startswith(incomplete)]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from sparsegen import backends
-from sparsegen.cli.parts.common import EnumChoice, device_option
+from sparsegen.cli.parts.common import device_option, word_option
 from sparsegen.errors import PackageMissingError
 from sparsegen.kernels.base import Device
 from sparsegen.system.extras import install_command
@@ -127,11 +127,9 @@ def engine_options(function: F) -> F:
     options = (
         device_option,
         devices_option,
-        click.option(
+        word_option(
             "--engine",
-            type=EnumChoice(EngineName),
-            default=EngineName.LOCAL.value,
-            show_default=True,
+            default=EngineName.LOCAL,
             help="Where searches run: on this host, or on the GPUs of a Ray cluster (docs/many-gpus.md).",
         ),
         click.option("--address", help="Of the Ray cluster, as ray.init takes it; default RAY_ADDRESS."),

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import click
 
-from sparsegen.cli.parts.common import EnumChoice, F, FiniteRange, apply_options
+from sparsegen.cli.parts.common import F, FiniteRange, apply_options, word_option
 from sparsegen.tuning.report import Budget, Effort
 
 
@@ -26,11 +26,9 @@ def limit_options(search: str) -> Callable[[F], F]:
             return function(*args, limits=Budget(trials, seconds, effort), **given)
 
         options = (
-            click.option(
+            word_option(
                 "--effort",
-                type=EnumChoice(Effort),
-                default=Effort.NORMAL.value,
-                show_default=True,
+                default=Effort.NORMAL,
                 help=f"Of {search}. quick: seconds; normal: twenty seconds; max: every choice of every tunable.",
             ),
             click.option(

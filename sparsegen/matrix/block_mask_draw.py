@@ -2,6 +2,8 @@
 
 Block (r, c) has the random word number c % 4 of Philox4x32-10 with the counter (c / 4, r, the step's two halves) and
 the seed's halves as key. So each block's word is known without the others'.
+
+Philox: Salmon, Moraes, Dror and Shaw, Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011, section 3.3.
 """
 
 from __future__ import annotations
@@ -10,13 +12,40 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.block_mask import BlockMaskLayout
-from sparsegen.matrix.philox import philox
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
+
+ROUNDS = 10
+MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+INCREMENTS = 0x9E3779B9, 0xBB67AE85
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+def philox(counter: tuple[npt.ArrayLike, ...], key: tuple[int, int]) -> Array:
+    """uint32, ... × 4: the four words of each counter.
+
+    Args:
+        counter: its four words, integers from 0 below 2³², of shapes that broadcast.
+        key: two words, likewise.
+    """
+    words: list[Array] = [np.asarray(word, dtype=np.uint64) for word in counter]
+    keys = list(key)
+    for _ in range(ROUNDS):
+        first, second = words[0] * MULTIPLIERS[0], words[2] * MULTIPLIERS[1]
+        words = [
+            (second >> _HALF) ^ words[1] ^ np.uint64(keys[0]),
+            second & _LOW,
+            (first >> _HALF) ^ words[3] ^ np.uint64(keys[1]),
+            first & _LOW,
+        ]
+        keys = [(word + step) & 0xFFFFFFFF for word, step in zip(keys, INCREMENTS, strict=True)]
+    return np.stack(np.broadcast_arrays(*words), axis=-1).astype(np.uint32)
+
 
 _HIGHEST = 2**32 - 1
 _MOST_STEPS = 2**64

@@ -16,8 +16,8 @@ from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix, check_compressed, check_shape, is_canonical, row_of
-from sparsegen.matrix.dense import nonzeros_by_row
-from sparsegen.system.numpy_types import Array
+from sparsegen.system.numpy_types import Array, NumpyType
+from sparsegen.system.threads import in_threads
 
 __all__ = ["MAX_INDEX", "Array", "Compressed", "Coordinates", "CsrMatrix", "as_csr", "as_real", "describe"]
 
@@ -26,6 +26,7 @@ HIDDEN = -100.0  # largest value of additive masks that hides a key: they use -1
 SURELY_HIDDEN = -1e4  # beside values above zero
 BIAS_SHARE = 0.1  # of a value that hides a key: what is added to scores elsewhere is less than that
 ADDITIVE = "this is an additive mask, with a large negative number where a key is not seen"
+AT_ONCE = 1 << 18  # elements that a thread looks at together
 MOST_AT_ONCE = 1 << 28  # elements of a dense tensor: PyTorch finds nonzeros with 16 bytes for each
 
 
@@ -430,3 +431,44 @@ def _require_finite(matrix: CsrMatrix, source: str) -> None:
         source=source,
         place=f"row {row_of(matrix.row_offsets, at)}, column {matrix.column_indices[at]}, nonzero {at}",
     )
+
+
+def nonzeros_by_row(
+    shape: tuple[int, int], read: Callable[[int, int], Array], dtype: NumpyType
+) -> tuple[Array, Array, Array]:
+    """Find what is not zero, NaN included, in threads.
+
+    Args:
+        read: gives the rows from one number up to another, of any real type; it is asked twice for each.
+        dtype: type of the values.
+
+    Returns:
+        Offsets (int64), columns (int32) and values as in CSR.
+    """
+    m, k = shape
+    rows = max(1, min(m, AT_ONCE // max(1, k)))
+    begins = range(0, max(1, m), rows)
+    lengths = in_threads(
+        lambda first: np.count_nonzero(_is_held(read(first, min(m, first + rows))), axis=1), begins
+    )
+    offsets = np.zeros(m + 1, dtype=np.int64)
+    np.cumsum(np.concatenate(lengths), out=offsets[1:])
+    columns, values = np.empty(offsets[-1], dtype=np.int32), np.empty(offsets[-1], dtype=dtype)
+    column = np.tile(np.arange(k, dtype=np.int32), rows)
+
+    def take(first: int) -> None:
+        last = min(m, first + rows)
+        part, to = read(first, last), slice(offsets[first], offsets[last])
+        places = np.flatnonzero(_is_held(part))
+        columns[to] = column.take(places)
+        values[to] = part.reshape(-1).take(places)
+
+    in_threads(take, begins)
+    return offsets, columns, values
+
+
+def _is_held(part: Array) -> Array:
+    """True for each element that is not zero."""
+    if part.dtype == np.float16:  # by all bits but the sign: NumPy is slow at this type
+        return np.asarray(part.view(np.uint16) << 1 != 0)
+    return np.asarray(part != 0)

@@ -55,7 +55,6 @@ from sparsegen.operators.convolution.conv_traits import ConvEpilogue as ConvEpil
 from sparsegen.operators.convolution.conv_traits import Given as Given
 from sparsegen.operators.convolution.conv_traits import ImageLayout as ImageLayout
 from sparsegen.operators.convolution.conv_traits import MaskOf as MaskOf
-from sparsegen.operators.convolution.filter_volume import FilterVolume as FilterVolume
 from sparsegen.operators.convolution.masked_conv2d import MaskedConv2dOperator as MaskedConv2dOperator
 from sparsegen.operators.convolution.masked_conv2d import MaskedConv2dProblem as MaskedConv2dProblem
 from sparsegen.operators.convolution.masked_conv2d_weights import (
@@ -79,6 +78,7 @@ from sparsegen.operators.convolution.submanifold_conv3d import (
 )
 from sparsegen.operators.convolution.window import Dilation as Dilation
 from sparsegen.operators.convolution.window import FilterSize as FilterSize
+from sparsegen.operators.convolution.window import FilterVolume as FilterVolume
 from sparsegen.operators.convolution.window import Groups as Groups
 from sparsegen.operators.convolution.window import MaskBlock as MaskBlock
 from sparsegen.operators.convolution.window import Padding as Padding

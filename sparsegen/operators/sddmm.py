@@ -111,12 +111,7 @@ class SddmmProblem(Problem):
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.full(1, self.k)
 
-    def reference_on(
-        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
-    ) -> DeviceReference:
-        return self._by_batch_element(matrix, operands, device, self.alone._fill)
-
-    def _fill(
+    def fill_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
     ) -> None:
         rows = device.upload(np.repeat(np.arange(self.m, dtype=np.int32), np.diff(matrix.row_offsets)))

@@ -86,12 +86,7 @@ class _RowWise(Problem):
         lengths = np.diff(matrix.row_offsets)
         return np.repeat(lengths, lengths)
 
-    def reference_on(
-        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
-    ) -> DeviceReference:
-        return self._by_batch_element(matrix, operands, device, self._fill)
-
-    def _fill(
+    def fill_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
     ) -> None:
         entry, offsets = f"rows.cu:{self.operator}", device.upload(matrix.row_offsets)

@@ -322,12 +322,7 @@ class SparseNetworkProblem(Problem):
             return np.array([self.outputs])
         return lengths[None, :]
 
-    def reference_on(
-        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
-    ) -> DeviceReference:
-        return self._by_batch_element(matrix, operands, device, self._fill)
-
-    def _fill(
+    def fill_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
     ) -> None:
         """Some inputs at a time go through all layers, from one buffer to the other and back."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,27 +37,122 @@ class ItemValues(StrEnum):
     OWN = "own"  # each batch element has its own, as the probabilities of an attention's heads
 
 
-class Product(Protocol):
-    """The fields of a product C = epilogue(A · B) with A sparse."""
+class ProductProblem(Problem):
+    """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse, however its values are stored."""
+
+    __slots__ = ()
+
+    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
+    dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
+    multiplies_by_b: ClassVar[bool] = True
+    reference_files: ClassVar[tuple[str, ...]] = ("reference.cu",)
+
+    m: int
+    k: int
+    n: int
+    layout: Layout
+    epilogue: Epilogue
 
     @property
-    def m(self) -> int: ...
-    @property
-    def k(self) -> int: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def dtype(self) -> DType: ...
-    @property
-    def layout(self) -> Layout: ...
-    @property
-    def epilogue(self) -> Epilogue: ...
+    def matrix_operands(self) -> tuple[TensorSpec, ...]:
+        """Operands that say with the matrix what A is, such as scales."""
+        return ()
 
-    def terms(self, matrix: CsrMatrix) -> Array:
-        """See `Problem.terms`."""
+    @abstractmethod
+    def weights(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> Array:
+        """The values of A's nonzeros, with the `matrix_operands` as real numbers, float32 [nnz]."""
+
+    @property
+    def heeds_values(self) -> bool:
+        return True
+
+    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
+        shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
+        b = TensorSpec("b", self.of_batch(shape), self.dtype)
+        return (b, *self.matrix_operands, *self.epilogue.operands(self.m, self.result(nnz)))
 
     def result(self, nnz: int) -> TensorSpec:
-        """See `Problem.result`."""
+        shape = (self.m, self.n) if self.layout is Layout.ROW else (self.n, self.m)
+        return TensorSpec("c", self.of_batch(shape), self.dtype)
+
+    def terms(self, matrix: CsrMatrix) -> Array:
+        lengths = np.diff(matrix.row_offsets)
+        return lengths[:, None] if self.layout is Layout.ROW else lengths[None, :]
+
+    def element_reference(
+        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
+    ) -> Reference:
+        """See `Problem.element_reference`.
+
+        The magnitude of an element is |A|·|B| + |bias| + |residual|, its terms are the nonzeros of the row.
+        """
+        real = {spec.name: self.dtype.from_storage(operands[spec.name]) for spec in self.matrix_operands}
+        a = _factor(matrix, self.weights(matrix, real).astype(np.float64))
+        stored = self.dtype.from_storage(operands["b"]).astype(np.float64)
+        b = stored if self.layout is Layout.ROW else stored.T
+        exact, magnitude = np.empty((self.m, self.n)), np.empty((self.m, self.n))
+        absolute = abs(a)
+        if self.m == 1:
+            b = b[matrix.column_indices]
+
+        step = max(1, ceil_div(self.n, threads))
+
+        def columns(start: int) -> None:
+            mine = slice(start, start + step)
+            part = np.ascontiguousarray(b[:, mine])
+            exact[:, mine] = a @ part
+            magnitude[:, mine] = absolute @ np.abs(part)
+
+        in_threads(columns, range(0, self.n, step), threads)
+        if self.epilogue.has_bias:
+            bias = self.dtype.from_storage(operands["bias"]).astype(np.float64)[:, None]
+            exact += bias
+            magnitude += np.abs(bias)
+        if self.epilogue.has_residual:
+            stored = self.dtype.from_storage(operands["residual"]).astype(np.float64)
+            residual = stored if self.layout is Layout.ROW else stored.T
+            exact += residual
+            magnitude += np.abs(residual)
+        exact, magnitude = self.epilogue.activated(exact, magnitude)
+        if self.layout is Layout.COLUMN:
+            exact, magnitude = np.ascontiguousarray(exact.T), np.ascontiguousarray(magnitude.T)
+        return Reference(exact, magnitude, self.terms(matrix), self.dtype)
+
+    def fill_on(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
+    ) -> None:
+        b_steps, c_steps = (
+            ((self.n, 1), (self.n, 1)) if self.layout is Layout.ROW else ((1, self.k), (1, self.m))
+        )
+        pattern = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)
+        values, b = device.upload(self.weights(matrix, operands)), device.upload(operands["b"])
+        sizes, found, warps = (
+            (self.m, self.n),
+            (into.exact, into.magnitude),
+            ceil_div(self.m * self.n, WARP),
+        )
+        device.run(
+            "reference.cu:spmm_reference", warps, *sizes, *pattern, values, b, *b_steps, *c_steps, *found
+        )
+        self.epilogue.finish_on(device, into, sizes, c_steps, operands)
+
+    def _lone(
+        self,
+        alone: Problem,
+        own: CsrMatrix,
+        given: dict[str, Array],
+        operands: Mapping[str, Array],
+        row: int,
+        columns: Array,
+    ) -> LoneRow:
+        """A row of A and some columns of B as a problem of their own, with the epilogue's part of the operands."""
+        by_rows = self.layout is Layout.ROW
+        if self.epilogue.has_bias:
+            given["bias"] = operands["bias"][row : row + 1]
+        if self.epilogue.has_residual:
+            at = ([row], columns) if by_rows else (columns, [row])
+            given["residual"] = operands["residual"][np.ix_(*at)]
+        return LoneRow(alone, own, given, row * self.n + columns if by_rows else columns * self.m + row)
 
 
 class SparseOperator(NamedOperandsOperator):
@@ -94,7 +190,7 @@ class SparseOperator(NamedOperandsOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class SpmmProblem(Problem):
+class SpmmProblem(ProductProblem):
     """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse.
 
     The elements of a batch have the same bias, but each its own residual.
@@ -106,13 +202,9 @@ class SpmmProblem(Problem):
     operator: ClassVar[str] = "spmm"
     title: ClassVar[str] = "SpMM"
     summary: ClassVar[str] = "C = A · B"
-    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
-    dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
     keeps: ClassVar[tuple[str, ...]] = ("bias",)
     is_transposable: ClassVar[bool] = True
-    multiplies_by_b: ClassVar[bool] = True
     operator_type: ClassVar[type[SparseOperator]] = SparseOperator
-    reference_files: ClassVar[tuple[str, ...]] = ("reference.cu",)
 
     m: int = size("rows of A", flags=("--m",))
     k: int = size("columns of A", flags=("-k", "--k"))
@@ -147,19 +239,6 @@ class SpmmProblem(Problem):
             return found
         given = matrix.row_offsets, matrix.column_indices, self.k
         return replace(found, shared_fill=matrix.known("shared_fill", lambda: shared_fill(*given)))
-
-    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
-        shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
-        b = TensorSpec("b", self.of_batch(shape), self.dtype)
-        return (b, *self.epilogue.operands(self.m, self.result(nnz)))
-
-    def result(self, nnz: int) -> TensorSpec:
-        shape = (self.m, self.n) if self.layout is Layout.ROW else (self.n, self.m)
-        return TensorSpec("c", self.of_batch(shape), self.dtype)
-
-    @property
-    def heeds_values(self) -> bool:
-        return True
 
     def cost(self, nnz: int) -> Cost:
         """A as CSR or bits and values, B, bias, residual and C once each."""
@@ -204,27 +283,8 @@ class SpmmProblem(Problem):
             result += residual
         return result
 
-    def element_reference(
-        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
-    ) -> Reference:
-        """See `product_reference`."""
-        return product_reference(
-            self, matrix.with_values(self.dtype.rounded(matrix.values)), operands, threads
-        )
-
-    def terms(self, matrix: CsrMatrix) -> Array:
-        lengths = np.diff(matrix.row_offsets)
-        return lengths[:, None] if self.layout is Layout.ROW else lengths[None, :]
-
-    def reference_on(
-        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
-    ) -> DeviceReference:
-        return self._by_batch_element(matrix, operands, device, self.alone._fill)
-
-    def _fill(
-        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
-    ) -> None:
-        fill_reference(self, matrix, self.dtype.rounded(matrix.values), operands, device, into)
+    def weights(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> Array:
+        return self.dtype.rounded(matrix.values)
 
     def lone_row(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
@@ -233,75 +293,8 @@ class SpmmProblem(Problem):
         columns = some_columns(self.n, rng)
         by_rows, keys = self.layout is Layout.ROW, matrix.column_indices[part]
         given = {"b": operands["b"][np.ix_(*((keys, columns) if by_rows else (columns, keys)))]}
-        if self.epilogue.has_bias:
-            given["bias"] = operands["bias"][row : row + 1]
-        if self.epilogue.has_residual:
-            at = ([row], columns) if by_rows else (columns, [row])
-            given["residual"] = operands["residual"][np.ix_(*at)]
         alone = replace(self, m=1, k=own.nnz, n=columns.size)
-        return LoneRow(alone, own, given, row * self.n + columns if by_rows else columns * self.m + row)
-
-
-def product_reference(
-    problem: Product, matrix: CsrMatrix, operands: Mapping[str, Array], threads: int
-) -> Reference:
-    """The reference of C = epilogue(A · B) for a matrix that holds A's exact values; see `Problem.reference`.
-
-    The magnitude of an element is |A|·|B| + |bias| + |residual|, its terms are the nonzeros of the row.
-    """
-    a = _factor(matrix, matrix.values.astype(np.float64))
-    stored = problem.dtype.from_storage(operands["b"]).astype(np.float64)
-    b = stored if problem.layout is Layout.ROW else stored.T
-    exact, magnitude = np.empty((problem.m, problem.n)), np.empty((problem.m, problem.n))
-    absolute = abs(a)
-    if problem.m == 1:
-        b = b[matrix.column_indices]
-
-    step = max(1, ceil_div(problem.n, threads))
-
-    def columns(start: int) -> None:
-        mine = slice(start, start + step)
-        part = np.ascontiguousarray(b[:, mine])
-        exact[:, mine] = a @ part
-        magnitude[:, mine] = absolute @ np.abs(part)
-
-    in_threads(columns, range(0, problem.n, step), threads)
-    if problem.epilogue.has_bias:
-        bias = problem.dtype.from_storage(operands["bias"]).astype(np.float64)[:, None]
-        exact += bias
-        magnitude += np.abs(bias)
-    if problem.epilogue.has_residual:
-        stored = problem.dtype.from_storage(operands["residual"]).astype(np.float64)
-        residual = stored if problem.layout is Layout.ROW else stored.T
-        exact += residual
-        magnitude += np.abs(residual)
-    exact, magnitude = problem.epilogue.activated(exact, magnitude)
-    if problem.layout is Layout.COLUMN:
-        exact, magnitude = np.ascontiguousarray(exact.T), np.ascontiguousarray(magnitude.T)
-    return Reference(exact, magnitude, problem.terms(matrix), problem.dtype)
-
-
-def fill_reference(
-    problem: Product,
-    matrix: CsrMatrix,
-    weights: Array,
-    operands: Mapping[str, Array],
-    device: PlainDevice,
-    into: DeviceReference,
-) -> None:
-    """`product_reference`, computed by a device of the matrix's pattern and A's exact values (float32)."""
-    b_steps, c_steps = (
-        ((problem.n, 1), (problem.n, 1)) if problem.layout is Layout.ROW else ((1, problem.k), (1, problem.m))
-    )
-    pattern = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)
-    values, b = device.upload(weights), device.upload(operands["b"])
-    sizes, found, warps = (
-        (problem.m, problem.n),
-        (into.exact, into.magnitude),
-        ceil_div(problem.m * problem.n, WARP),
-    )
-    device.run("reference.cu:spmm_reference", warps, *sizes, *pattern, values, b, *b_steps, *c_steps, *found)
-    problem.epilogue.finish_on(device, into, sizes, c_steps, operands)
+        return self._lone(alone, own, given, operands, row, columns)
 
 
 def _factor(matrix: CsrMatrix, values: Array) -> Any:

@@ -15,13 +15,12 @@ from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import as_csr
 from sparsegen.pruning.cut import Cut, find_cuts, weights_kept
 from sparsegen.pruning.groups import Groups, RankedPattern, Scope, energy
-from sparsegen.pruning.nm import NM
+from sparsegen.pruning.patterns import NM, Unstructured
 from sparsegen.pruning.report import LayerReport, PruneReport
 from sparsegen.pruning.request import PruneRequest
 from sparsegen.pruning.score import importance
 from sparsegen.pruning.selection import Selection
 from sparsegen.pruning.torch_weights import TorchWeights
-from sparsegen.pruning.unstructured import Unstructured
 from sparsegen.pruning.weights import Weights, WeightSpec, read_matrix
 from sparsegen.system.numpy_types import Array, NumpyType
 

@@ -9,12 +9,9 @@ from typing import TypeVar
 
 from sparsegen import arguments
 from sparsegen.errors import PruningError
-from sparsegen.pruning.block import Block, BlockedUniform
 from sparsegen.pruning.groups import Scope
-from sparsegen.pruning.nm import NM
+from sparsegen.pruning.patterns import NM, Block, BlockedUniform, Uniform, Unstructured
 from sparsegen.pruning.score import Score
-from sparsegen.pruning.uniform import Uniform
-from sparsegen.pruning.unstructured import Unstructured
 
 E = TypeVar("E", bound=StrEnum)
 

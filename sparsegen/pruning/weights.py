@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
@@ -135,3 +135,18 @@ class NumpyWeights:
         array = self._arrays[name].copy(order="K")
         array[~mask.reshape(array.shape)] = 0
         return array
+
+
+Masks = Callable[[str], Array]  # the m × k booleans of a tensor; called once for each that is pruned
+
+
+class WeightFile(Weights, Protocol):
+    """Weights of a file; ``source`` is its path."""
+
+    def write(self, target: BinaryIO, pruned: Collection[str], masks: Masks) -> None:
+        """Write the whole container again, all but the pruned tensors as they were.
+
+        Args:
+            target: an empty file that can be written, read and sought.
+            pruned: names of the tensors that get zeros where their mask is false.
+        """

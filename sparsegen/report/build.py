@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from sparsegen import __version__
 from sparsegen.bench.results.results import Results
 from sparsegen.errors import ReportError
 from sparsegen.report import words
+from sparsegen.report.canvas import Chart
+from sparsegen.report.colours import palette
 from sparsegen.report.content import Report
 from sparsegen.report.inputs import Inputs, Progress, gather
 from sparsegen.report.material import Material
-from sparsegen.report.page import to_html
 from sparsegen.report.sections import ALL
+from sparsegen.report.tables import Link
 from sparsegen.system.publish import publish_text
 from sparsegen.tuning_db.store import Store
 
@@ -42,7 +49,6 @@ def build(
     store: Store | None,
     device: str | None = None,
     images: Path | None = None,
-    studies: Sequence[Path] = (),
     progress: Progress,
 ) -> Written:
     """Write the report of one device.
@@ -51,14 +57,13 @@ def build(
         files: result files of ``sparsegen bench``.
         device: its key; None for the first file's, else the one with most records in the database.
         images: a folder for the charts as PNG; made if it is not there.
-        studies: files of ``python -m benchmarks.network_devices``.
         progress: gets a line for each step.
 
     Raises:
         ResultsError, DatabaseError: an input cannot be read.
         ReportError: there is nothing to report on, or a file cannot be written.
     """
-    inputs = gather(files, store, device, progress, studies)
+    inputs = gather(files, store, device, progress)
     progress("analysing")
     report = compose(Material.of(inputs))
     html = to_html(report, progress)
@@ -84,7 +89,6 @@ def compose(material: Material) -> Report:
     inputs = material.inputs
     parts = [name for name, _ in inputs.results]
     origin = [f"result files: {words.listed(parts)}"] if parts else []
-    origin += [f"study: {study.file}" for study in inputs.network_devices]
     origin += [f"database: {inputs.database.rpartition('/')[2]}"] if inputs.database else []
     return Report(
         title=f"sparsegen report: {inputs.device_name}",
@@ -137,3 +141,38 @@ def _file_facts(part: Results) -> list[tuple[str, str]]:
         for i in part.invocations
     ]
     return facts
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("sparsegen.report", ""),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    environment.tests["link"] = lambda value: isinstance(value, Link)
+    return environment
+
+
+def to_html(report: Report, progress: Progress) -> str:
+    """The page. Text is escaped, whatever a file or a database says; only drawings are put in as they are."""
+    charts = [chart for section in report.sections for chart in section.charts]
+
+    def svg(chart: Chart) -> Markup:
+        progress(f"drawing {charts.index(chart) + 1} of {len(charts)}: {chart.name}")
+        return Markup(chart.svg())  # matplotlib escapes the texts in it
+
+    style = (files("sparsegen.report") / "style.css").read_text(encoding="utf-8")
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            report=report,
+            style=Markup(style),
+            light=Markup(palette(0)),
+            dark=Markup(palette(1)),
+            svg=svg,
+        )
+    )

@@ -10,8 +10,7 @@ from pathlib import Path
 from sparsegen.bench.results import result_file
 from sparsegen.bench.results.results import Results
 from sparsegen.errors import ReportError
-from sparsegen.report import network_devices, points, words
-from sparsegen.report.network_devices import DevicesStudy
+from sparsegen.report import points, words
 from sparsegen.report.points import Point
 from sparsegen.tuning_db.records import Baseline, Measurement, Tuned
 from sparsegen.tuning_db.store import Store
@@ -27,7 +26,6 @@ class Inputs:
         results: the result files' contents, by file name, in the order given.
         database: place of the records; empty without a database.
         notes: parts that were left out, in sentences.
-        network_devices: measurements of networks on several of these devices.
     """
 
     device_key: str
@@ -37,7 +35,6 @@ class Inputs:
     measurements: tuple[Measurement, ...]
     baselines: tuple[Baseline, ...]
     notes: tuple[str, ...]
-    network_devices: tuple[DevicesStudy, ...] = ()
 
     @property
     def has_bench(self) -> bool:
@@ -55,14 +52,12 @@ def gather(
     store: Store | None,
     device: str | None,
     progress: Progress,
-    studies: Sequence[Path] = (),
 ) -> Inputs:
     """Read result files and a database.
 
     Args:
         device: key of the device to report on; None for the first file's, else the one with most records in the
             database.
-        studies: files of networks on several GPUs.
 
     Raises:
         ResultsError, DatabaseError: a file or the database cannot be read.
@@ -93,7 +88,6 @@ def gather(
             measurements += store.measurements(t.workload, t.device)
             baselines += store.baselines(t.workload, t.device)
     name = mine[0][1].device.name if mine else known[0].device.name
-    of_networks = [network_devices.read(path) for path in studies]
     return Inputs(
         device_key=key,
         device_name=name,
@@ -101,16 +95,7 @@ def gather(
         database="" if store is None else store.location,
         measurements=tuple(measurements),
         baselines=tuple(baselines),
-        notes=(
-            *_left_out(key, [part for _, part in parts], tuned),
-            *_batches(batches),
-            *(
-                f"{s.file} is of {s.device}: a report is of one device."
-                for s in of_networks
-                if s.device != name
-            ),
-        ),
-        network_devices=tuple(s for s in of_networks if s.device == name),
+        notes=(*_left_out(key, [part for _, part in parts], tuned), *_batches(batches)),
     )
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sparsegen.backends import emulator_device, open_executor
-from sparsegen.bench.baseline.dense_matrix import DenseMatrix
 from sparsegen.bench.baseline.inputs import Inputs, InputsMaker, stored_result
 from sparsegen.bench.baseline.workbench import Workbench
+from sparsegen.bench.baselines.cublas import DenseMatrix
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.patterns.patterns import Independent
 from sparsegen.bench.results.results import Kind

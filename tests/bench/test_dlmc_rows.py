@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from sparsegen.bench.patterns.case import Case
-from sparsegen.bench.patterns.dlmc_rows import RowVariation, row_cov, row_variations
 from sparsegen.bench.patterns.patterns import EqualRows, Independent, VaryingRows
 from sparsegen.bench.suites import load_suite
+from sparsegen.bench.suites.listed import RowVariation, row_cov, row_variations
 from sparsegen.errors import SuiteError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features

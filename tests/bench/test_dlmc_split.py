@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 from tuning_fakes import DEVICE, MATRIX, PROBLEM
 
-from benchmarks import make_seeds
+from benchmarks import make_seeds, seed_documents
 from benchmarks.dlmc_split import is_for_testing
 from benchmarks.dlmc_split import test_half as half
 from sparsegen.bench.results import result_file
 from sparsegen.kernels import family
 from sparsegen.matrix.features import Features
-from sparsegen.tuning_db import exchange, seed_columns, seed_file
+from sparsegen.tuning_db import exchange, seed_file
 from sparsegen.tuning_db.records import Baseline, Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
@@ -45,7 +45,7 @@ def test_the_list_holds_every_test_matrix_that_was_measured_and_no_other() -> No
 
 @pytest.mark.parametrize("file", sorted((ROOT / "tuning_db" / "seeds").glob("*.json")), ids=lambda f: f.stem)
 def test_no_packaged_result_is_of_the_test_half(file: Path) -> None:
-    content = exchange.load(json.dumps(seed_columns.unpack(seed_file.read(file))), str(file))
+    content = exchange.load(json.dumps(seed_documents.unpack(seed_file.read(file))), str(file))
     known = {record.workload.fingerprint for record in (*content.measurements, *content.baselines)}
     assert known and not known & set(half().values())
     assert all(make_seeds.shortened(found) == found for found in content.measurements)
@@ -70,7 +70,7 @@ def test_seeds_are_made_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     command = [str(tmp_path / "tuned.db"), "-o", str(made)]
     done = CliRunner().invoke(make_seeds.main, command)
     assert done.exit_code == 0, done.output
-    content = exchange.load(json.dumps(seed_columns.unpack(seed_file.read(made))), "made")
+    content = exchange.load(json.dumps(seed_documents.unpack(seed_file.read(made))), "made")
     assert [m.workload.fingerprint for m in content.measurements] == [ours.fingerprint]
     assert [b.workload.fingerprint for b in content.baselines] == [ours.fingerprint]
     [kept] = content.measurements

@@ -15,11 +15,10 @@ import tuning_fakes
 from click.testing import CliRunner
 from tuning_fakes import DEVICE, PROBLEM, backend
 
-from sparsegen.tuning.prediction import fitting
+from benchmarks import fitting, recording
+from benchmarks.recording import Recording, Tried
+from benchmarks.replay import Comparison
 from sparsegen.tuning.prediction.model import CostModel
-from sparsegen.tuning.replay import recording
-from sparsegen.tuning.replay.recording import Recording, Tried
-from sparsegen.tuning.replay.replay import Comparison
 from sparsegen.tuning.report import SamplerName
 from sparsegen.tuning_db.records import Outcome, Workload
 

@@ -184,30 +184,6 @@ def test_generation(studies: Studies) -> None:
     )
 
 
-def test_where_live(studies: Studies) -> None:
-    rows, output = studies.run("where_live", "--tiny")
-    (row,) = rows
-    assert row["block"] == 16 and "Row(tokens=48" in output
-    assert sum(row["least_bytes"].values()) == 2 * 2 * 48 * 56
-
-
-def test_what_the_choice_loses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(str(ROOT))
-    file = ROOT / "benchmarks" / "results" / "nvidia-h200-sm90" / "where_live.json.xz"
-    script = importlib.import_module("benchmarks.where_live")
-    done = CliRunner().invoke(script.main, ["--told", str(file)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    *rows, last = done.output.splitlines()
-    assert len([row for row in rows if row.startswith("Row(")]) == 3 * 32
-    assert "estimates alone take" in last
-
-
-def test_mask_times(studies: Studies) -> None:
-    rows, output = studies.run("mask_times", "--tiny")
-    assert [row["tokens"] for row in rows] == [256] and "share=0.5" in output
-
-
 def test_attention_masks(studies: Studies) -> None:
     rows, output = studies.run("attention_masks", "--tiny")
     kinds = [row.get("kind", "span") for row in rows]

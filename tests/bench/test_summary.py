@@ -10,9 +10,9 @@ import pytest
 from bench_samples import row
 from rich.console import Console
 
-from sparsegen.bench.results.floor import floor_of
 from sparsegen.bench.results.results import TUNED, Rates
 from sparsegen.bench.results.summary import summarize
+from sparsegen.bench.run.rows import floor_of
 from sparsegen.cli.parts.bench_text import summary_table
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DsdProblem, DType, FactorType

@@ -15,7 +15,7 @@ from sparsegen.bench.patterns.patterns import Independent
 from sparsegen.bench.results import result_file
 from sparsegen.bench.results.results import TUNED, WITHOUT, Kind
 from sparsegen.bench.results.summary import summarize
-from sparsegen.bench.run.unseen import SparsegenWithout, Unseen, without
+from sparsegen.bench.run.unseen import SparsegenWithout, Unseen, Without, without
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import How
 from sparsegen.kernels.base import Device
@@ -24,7 +24,6 @@ from sparsegen.operators import DType, SpmmProblem
 from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.seeds_reader import seeds
-from sparsegen.tuning_db.without import Without
 
 OWN, OTHER = "ab" * 32, "cd" * 32
 FEATURES = Features(64, 32, 200, 200 / 64, 0.2, 8, 0.1)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from bench_samples import results, row, sweep
+from bench_samples import results, sweep
 from command_line import Command
 from patience import LONG
 
@@ -66,31 +65,3 @@ def test_without_matplotlib_it_says_what_to_install(run: Command, tmp_path: Path
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONG)
     assert done.returncode == 4
     assert "pip install 'matplotlib>=3.8'" in done.stderr
-
-
-def test_networks_on_several_gpus(run: Command, tmp_path: Path) -> None:
-    part = results(row())
-    result_file.write(part, tmp_path / "bench.json")
-    alive = {
-        "case": "alive",
-        "neurons": 65536,
-        "layers": 120,
-        "inputs": 60000,
-        "ms": 800.0,
-        "tera_edges_per_second": 18.0,
-        "living": 60000,
-        "devices": 1,
-        "efficiency": 1.0,
-    }
-    two = alive | {"ms": 410.0, "tera_edges_per_second": 35.1, "devices": 2, "efficiency": 0.976}
-    study = tmp_path / "network_devices.json"
-    head = {"benchmark": "network_devices", "device": part.device.name, "date": "2026-11-23"}
-    study.write_text(json.dumps(head | {"rows": [alive, two]}))
-    found = run.json(
-        "report", "--bench", tmp_path / "bench.json", "--network-devices", study, "-o", tmp_path / "r.html"
-    )
-    (mine,) = [s for s in found["sections"] if s["name"] == "network-devices"]
-    assert mine["charts"] == ["networks-over-devices"]
-    assert mine["tables"][0]["head"] == ["network", "GPUs", "time", "TE/s", "efficiency"]
-    assert mine["tables"][0]["rows"][1][1:] == ["2", "410.0 ms", "35.1", "97.6%"]
-    assert "Edges per second over GPUs" in (tmp_path / "r.html").read_text()

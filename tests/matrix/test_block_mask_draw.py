@@ -9,8 +9,7 @@ import pytest
 
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.block_mask import BlockMaskLayout
-from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, random_words, smallest
-from sparsegen.matrix.philox import philox
+from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw, draw_blocks, philox, random_words, smallest
 from sparsegen.system.numpy_types import Array
 
 LAYOUT = BlockMaskLayout(70, 130)

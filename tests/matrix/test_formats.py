@@ -332,7 +332,7 @@ def test_dense_arrays_in_many_parts(
     """A large array is compressed by a few rows at a time, in threads."""
     dense = np.asarray(np.random.default_rng(5).integers(0, 3, (57, 41)), dtype=kind, order=order)
     whole = as_csr(dense)
-    monkeypatch.setattr("sparsegen.matrix.dense.AT_ONCE", 100)
+    monkeypatch.setattr("sparsegen.matrix.formats.AT_ONCE", 100)
     parts = as_csr(dense)
     assert parts.fingerprint() == whole.fingerprint() and parts.values.dtype == whole.values.dtype
     assert np.array_equal(parts.values, whole.values) and np.array_equal(parts.to_dense(), dense)

@@ -14,13 +14,12 @@ import scipy.sparse
 import sparsegen
 from sparsegen import backends
 from sparsegen.errors import DeviceMemoryError, KernelFault, LaunchError, WrongResultError
-from sparsegen.measure import first_use, preparing
-from sparsegen.measure.first_use import DRAWN, FewDraws
+from sparsegen.measure import preparing
+from sparsegen.measure.preparing import DRAWN, FewDraws
 from sparsegen.operators import ItemValues, SpmmProblem
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Workload
 from sparsegen.tuning_db.store import Store
-from sparsegen.verify.guarded import GUARD_BYTES, GuardedBuffer
-from sparsegen.verify.variants import CheckedCall
+from sparsegen.verify.variants import GUARD_BYTES, CheckedCall, GuardedBuffer
 
 M, K, N = 12, 20, 8
 
@@ -171,12 +170,12 @@ def test_a_crash_is_the_variants_where_the_device_lives_on(
 
 @pytest.mark.parametrize("columns", [64, 256, 257, 1024])
 def test_large_operands_repeat_few_numbers_and_no_row(columns: int) -> None:
-    rows = 4 * first_use.DRAWN // columns
-    drawn = first_use.FewDraws(np.random.PCG64(1)).standard_normal((rows, columns), dtype=np.float32)
+    rows = 4 * preparing.DRAWN // columns
+    drawn = preparing.FewDraws(np.random.PCG64(1)).standard_normal((rows, columns), dtype=np.float32)
     assert drawn.shape == (rows, columns) and drawn.dtype == np.float32
     assert np.unique(drawn, axis=0).shape == drawn.shape
     assert abs(float(drawn.mean())) < 0.02 and abs(float(drawn.std()) - 1) < 0.02
-    small = first_use.FewDraws(np.random.PCG64(1)).standard_normal((3, 5))
+    small = preparing.FewDraws(np.random.PCG64(1)).standard_normal((3, 5))
     np.testing.assert_array_equal(small, np.random.Generator(np.random.PCG64(1)).standard_normal((3, 5)))
 
 
@@ -185,7 +184,7 @@ def test_what_would_take_long_is_not_checked(
 ) -> None:
     asked = wrong_for(monkeypatch)
     with monkeypatch.context() as patched:
-        patched.setattr(first_use, "MOST_HOST_FLOP", 10.0)
+        patched.setattr(preparing, "MOST_HOST_FLOP", 10.0)
         assert "the reference would take too long" in prepare(matrix, database).explain()
     with monkeypatch.context() as patched:
         patched.setattr(preparing, "is_capturing", lambda: True)
@@ -193,8 +192,8 @@ def test_what_would_take_long_is_not_checked(
     assert not asked
     problem = SpmmProblem(4096, 4096, 4096)
     huge = sparsegen.as_csr(scipy.sparse.random(4096, 4096, 0.01, format="csr", random_state=0))
-    assert first_use.can_be_checked(problem, huge, "cuda")
-    assert not first_use.can_be_checked(problem, huge, "emulator")
+    assert preparing.can_be_checked(problem, huge, "cuda")
+    assert not preparing.can_be_checked(problem, huge, "emulator")
     monkeypatch.setattr(
         CheckedCall, "__init__", lambda *a: (_ for _ in ()).throw(DeviceMemoryError("cannot allocate"))
     )

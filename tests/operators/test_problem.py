@@ -244,5 +244,5 @@ def test_operands_and_references_have_the_shapes_that_are_told(operator: str) ->
 
 def test_references_on_a_device_name_their_kernels() -> None:
     for kind in OPERATORS.values():
-        assert bool(kind.reference_files) == (kind.reference_on is not Problem.reference_on), kind.operator
+        assert bool(kind.reference_files) == (kind.fill_on is not Problem.fill_on), kind.operator
         assert all((files("sparsegen.backends.plain") / name).is_file() for name in kind.reference_files)

@@ -167,9 +167,7 @@ def test_a_section_that_shows_nothing_is_left_out(monkeypatch: pytest.MonkeyPatc
     empty = Section("b", "Empty", lead=("About it.",), missing=("Nothing was measured.",))
     monkeypatch.setattr(build, "ALL", [lambda material: shown, lambda material: empty])
     monkeypatch.setattr(build, "_facts", lambda inputs: [("device", "a GPU")])
-    inputs = SimpleNamespace(
-        device_name="a GPU", device_key="gpu", results=[], network_devices=[], database=None
-    )
+    inputs = SimpleNamespace(device_name="a GPU", device_key="gpu", results=[], database=None)
     material = SimpleNamespace(inputs=inputs, points=[], origin="", catalogue=SimpleNamespace(sources=()))
     report = build.compose(cast(Any, material))
     assert [one.title for one in report.shown] == ["Shown"]

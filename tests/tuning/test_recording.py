@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tuning_samples import H100, failed, timed, workload
 
+from benchmarks import recording
+from benchmarks.recording import Recording, Tried
 from sparsegen.errors import ImportFileError
 from sparsegen.kernels import family
-from sparsegen.tuning.replay import recording
-from sparsegen.tuning.replay.recording import Recording, Tried
 from sparsegen.tuning_db.records import Outcome, Variant
 
 

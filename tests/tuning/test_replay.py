@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tuning_fakes import DEVICE, MATRIX, PROBLEM, TOY, ToyConfig
 
+from benchmarks import recording
+from benchmarks.recording import Recording, Tried
+from benchmarks.replay import Comparison, Replay
 from sparsegen import kernels
 from sparsegen.matrix.features import Features
-from sparsegen.tuning.replay import recording
-from sparsegen.tuning.replay.recording import Recording, Tried
-from sparsegen.tuning.replay.replay import Comparison, Replay
 from sparsegen.tuning.report import SamplerName
 from sparsegen.tuning_db.records import Outcome, Workload
 

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from tuning_samples import H100, MEASURED_RATES, START, baseline, failed, timed
 
+from benchmarks import seed_documents
 from sparsegen.tuning_db import schema_versions, seed_columns, seed_file, seeds_reader
 from sparsegen.tuning_db.exchange import Content, document, dump, load
 from sparsegen.tuning_db.models import Base
@@ -27,7 +28,7 @@ DOCUMENTS = seed_file.seed_documents(seeds_reader.FOLDER)
 
 def packed_text(content: Content) -> str:
     """The records as packaged JSON."""
-    return seed_columns.text_of(seed_columns.pack(document(content)))
+    return seed_documents.text_of(seed_columns.pack(document(content)))
 
 
 @pytest.fixture
@@ -43,7 +44,9 @@ def fresh() -> SqliteReader:
 
 
 def test_the_file_holds_what_the_strict_reader_makes_of_the_json(cache: Path) -> None:
-    documents = [load(json.dumps(seed_columns.unpack(seed_file.read(file))), file.name) for file in DOCUMENTS]
+    documents = [
+        load(json.dumps(seed_documents.unpack(seed_file.read(file))), file.name) for file in DOCUMENTS
+    ]
     reader = fresh()
     measured = [m for content in documents for m in content.measurements]
     compared = [b for content in documents for b in content.baselines]
@@ -73,8 +76,8 @@ def test_rates_and_failures_are_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda f: f.stem)
 def test_the_committed_text_is_what_is_written(file: Path) -> None:
     """Equal results make equal text, so that a diff shows what was measured and nothing else."""
-    document = seed_columns.unpack(seed_file.read(file))
-    assert seed_columns.text_of(seed_columns.pack(document)) == file.read_text(encoding="utf-8")
+    document = seed_documents.unpack(seed_file.read(file))
+    assert seed_documents.text_of(seed_columns.pack(document)) == file.read_text(encoding="utf-8")
 
 
 def samples() -> Content:
@@ -89,8 +92,8 @@ def test_columns_hold_a_whole_export() -> None:
     document = json.loads(dump(samples()))
     packed = seed_columns.pack(document)
     assert document == json.loads(dump(samples())), "what is packed stays as it was"
-    assert json.loads(seed_columns.text_of(packed)) == packed
-    assert load(json.dumps(seed_columns.unpack(packed)), "unpacked") == samples()
+    assert json.loads(seed_documents.text_of(packed)) == packed
+    assert load(json.dumps(seed_documents.unpack(packed)), "unpacked") == samples()
 
 
 def test_a_new_row_changes_no_other_line() -> None:
@@ -111,7 +114,7 @@ def test_names_grow_until_they_tell_rows_apart(monkeypatch: pytest.MonkeyPatch) 
     more = tuple(timed(1.0, at=i, threads_per_row=threads) for i, threads in enumerate((4, 8, 16)))
     packed = seed_columns.pack(json.loads(dump(Content(more, ()))))
     assert len(packed["variants"]) == 3
-    assert load(json.dumps(seed_columns.unpack(packed)), "unpacked").measurements == more
+    assert load(json.dumps(seed_documents.unpack(packed)), "unpacked").measurements == more
 
 
 def test_predictions_are_not_packaged() -> None:
@@ -125,7 +128,7 @@ def test_other_documents_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="packaged results are sparsegen-seeds/2, not sparsegen-tuning"):
         seed_file.write([file], tmp_path / "some.db")
     with pytest.raises(ValueError, match="not sparsegen-tuning"):
-        seed_columns.unpack(json.loads(dump(samples())))
+        seed_documents.unpack(json.loads(dump(samples())))
 
 
 def test_its_tables_are_those_of_the_models(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from postgres_server import Server
 from tuning_samples import timed
 
 from sparsegen.errors import DatabaseUnavailableError
-from sparsegen.tuning_db import retrying
+from sparsegen.tuning_db import store as store_module
 from sparsegen.tuning_db.store import Store
 
 WRITERS = 200
@@ -75,7 +75,7 @@ def test_a_server_that_restarts_loses_nothing_that_was_stored(own_server: Server
 def test_a_server_that_stays_away_is_an_error_in_time(
     own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrying, "SERVER_SECONDS", 0.5)
+    monkeypatch.setattr(store_module, "SERVER_SECONDS", 0.5)
     with Store.open(own_server.url) as store:
         own_server.stop()
         try:
@@ -86,7 +86,7 @@ def test_a_server_that_stays_away_is_an_error_in_time(
             began = time.monotonic()
             with pytest.raises(DatabaseUnavailableError):  # nobody has heard of this server yet: no waiting
                 Store.open(own_server.url)
-            assert time.monotonic() - began < retrying.SERVER_SECONDS + patience(10)
+            assert time.monotonic() - began < store_module.SERVER_SECONDS + patience(10)
         finally:
             own_server.start()
         store.add_measurement(timed(1.0))

@@ -214,7 +214,7 @@ def test_cuda_devices_verify_what_fits_into_them(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_operator_without_kernels_is_verified_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SpmmProblem, "reference_on", Problem.reference_on)
+    monkeypatch.setattr(SpmmProblem, "reference_files", ())
     problem = SpmmProblem(24, 40, 9)
     operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
     executor = backends.open_executor(backends.emulator_device())

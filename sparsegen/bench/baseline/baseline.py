@@ -141,7 +141,17 @@ class Baseline(ABC):
         """
 
 
-class Explorer(Baseline):
+class OwnBaseline(Baseline):
+    """A baseline of this package alone: it runs on every device and opens no library."""
+
+    def runs_on(self, device: Device) -> bool:
+        return True
+
+    def open(self, executor: Executor) -> Mapping[str, str]:
+        return {}
+
+
+class Explorer(OwnBaseline):
     """A baseline whose implementations are configs, perhaps hundreds: each is bound, checked and timed by itself.
 
     One that does not compile, is wrong, crashes or hangs is a line of the cell; the fastest stands for the baseline.

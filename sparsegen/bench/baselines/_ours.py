@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sparsegen import backends, kernels
-from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation, Stopwatch
+from sparsegen.bench.baseline.baseline import Implementation, OwnBaseline, Stopwatch
 from sparsegen.bench.baseline.inputs import Inputs
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.results.results import Kind
@@ -21,7 +20,7 @@ from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.variants import compile_variant
 
 
-class Ours(Baseline):
+class Ours(OwnBaseline):
     """One of our baselines; what tells them apart is where the choice comes from."""
 
     kind = Kind.OURS
@@ -39,12 +38,6 @@ class Ours(Baseline):
             for scope in family.scope(problem)
             if not scope.holds
         )
-
-    def runs_on(self, device: Device) -> bool:
-        return True
-
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return {}
 
     @abstractmethod
     def choose(self, inputs: Inputs, device: Device, db: str | None) -> Choice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 from sparsegen.bench.baseline.baseline import Implementation, UnsupportedError
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._live_blocks import live_alone
-from sparsegen.bench.baselines._torch import TensorResult, to_tensor, wait
+from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, to_tensor, wait
+from sparsegen.bench.results.results import Kind
 from sparsegen.kernels.masked.masked_tiles import Side
+from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, FactorType, MaskedProblem, Problem, SddProblem
 from sparsegen.system.numpy_types import Array
 
@@ -122,3 +125,32 @@ def why_no_blocks(problem: Problem, types: tuple[DType, ...]) -> str | None:
     assert isinstance(problem, MaskedProblem)
     rows, columns = problem.block.rows, problem.block.columns
     return None if problem.m % rows == problem.k % columns == 0 else "it takes sizes of whole blocks"
+
+
+class MaskedBlocks(TorchBaseline):
+    """Takes masks of whole blocks, in 16 bits."""
+
+    kind = Kind.SPARSE
+    packages = ("triton",)
+    operators = (MaskedProblem,)
+
+    def why_not(self, problem: Problem, features: Features) -> str | None:
+        return why_no_blocks(problem, (DType.FLOAT16, DType.BFLOAT16))
+
+    def implementations(self, bench: Workbench) -> Iterator[Implementation]:
+        problem = bench.problem
+        assert isinstance(problem, MaskedProblem)
+        given = MaskedTensors.of(bench, problem)
+        result = MaskedResult(bench, problem, given)
+        make = self.sampled if given.side.samples else self.products
+        yield from those_that_run(make(given, result), result)
+
+    @staticmethod
+    @abstractmethod
+    def products(given: MaskedTensors, result: MaskedResult) -> Made:
+        """A in blocks times B."""
+
+    @staticmethod
+    @abstractmethod
+    def sampled(given: MaskedTensors, result: MaskedResult) -> Made:
+        """The blocks that the mask wants of A · B, and zeros elsewhere."""

@@ -6,18 +6,16 @@ listing 1. There the host lists the inputs that live between layers; here a bloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import THREADS
-from sparsegen.bench.baseline.baseline import Baseline, Implementation, Stopwatch
+from sparsegen.bench.baseline.baseline import Implementation, OwnBaseline, Stopwatch
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._layers import layers_of
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.base import Device
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.features import Features
@@ -32,7 +30,7 @@ MOST_ROWS = 65535  # of a grid
 FLOAT_BYTES = 4
 
 
-class CsrNetwork(Baseline):
+class CsrNetwork(OwnBaseline):
     name, kind = "csr-network", Kind.SPARSE
     operators = (SparseNetworkProblem,)
 
@@ -44,12 +42,6 @@ class CsrNetwork(Baseline):
         if problem.n > MOST_ROWS and problem.n % 2:
             return f"more than {MOST_ROWS} inputs must be an even number"
         return None if problem.layers else "it has no layer"
-
-    def runs_on(self, device: Device) -> bool:
-        return True
-
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return {}
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         yield layer_by_layer(bench)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
 from sparsegen.attention.choice import AttentionImplementation as Attention
 from sparsegen.attention.steps import at_once, prepare_attention
-from sparsegen.backends.executor import Executor
-from sparsegen.bench.baseline.baseline import Baseline, Implementation, MissingError, Stopwatch
+from sparsegen.bench.baseline.baseline import Implementation, MissingError, OwnBaseline, Stopwatch
 from sparsegen.bench.baseline.workbench import ResultBuffer, Workbench
 from sparsegen.bench.baselines._attention import TOLERANCES
 from sparsegen.bench.results.results import Kind
 from sparsegen.errors import NoVariantError
-from sparsegen.kernels.base import Device
 from sparsegen.operators import (
     ItemValues,
     Problem,
@@ -27,18 +25,12 @@ from sparsegen.operators import (
 from sparsegen.verify.verifier import verifier
 
 
-class SparsegenSteps(Baseline):
+class SparsegenSteps(OwnBaseline):
     """Our attention in steps (`sparsegen.prepare_attention`): any dtype, the scores in memory."""
 
     name, kind = "sparsegen-steps", Kind.OURS
     operators = (SparseAttentionProblem,)
     takes_variations = True  # heads
-
-    def runs_on(self, device: Device) -> bool:
-        return True
-
-    def open(self, executor: Executor) -> Mapping[str, str]:
-        return {}
 
     def parts(self, problem: Problem, nnz: int) -> Sequence[Problem]:
         assert isinstance(problem, SparseAttentionProblem)

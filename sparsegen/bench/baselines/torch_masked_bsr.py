@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsegen.bench.baselines._masked_blocks import MaskedBlocks
 from sparsegen.bench.baselines._torch import import_torch, nbytes
-from sparsegen.bench.baselines._torch_masks import Made, MaskedResult, MaskedTensors
+from sparsegen.bench.baselines._torch_masks import Made, MaskedBlocks, MaskedResult, MaskedTensors
 from sparsegen.bench.baselines.torch_bsr import GROUP_ROWS
 
 METAS = ((128, 4, 3), (256, 8, 3), (64, 4, 3))  # columns of B per program, warps, stages

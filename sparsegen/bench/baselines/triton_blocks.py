@@ -5,9 +5,8 @@ The lists of live blocks, which every new mask takes, are made beforehand, as a 
 
 from __future__ import annotations
 
-from sparsegen.bench.baselines._masked_blocks import MaskedBlocks
 from sparsegen.bench.baselines._torch import import_torch, nbytes
-from sparsegen.bench.baselines._torch_masks import Made, MaskedResult, MaskedTensors
+from sparsegen.bench.baselines._torch_masks import Made, MaskedBlocks, MaskedResult, MaskedTensors
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedProblem, Problem
 from sparsegen.operators.masked.masked_problem import BLOCK_SIDES

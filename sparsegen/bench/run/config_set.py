@@ -16,7 +16,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from sparsegen import backends, kernels
-from sparsegen.backends.executor import Executor
 from sparsegen.bench.baseline.baseline import Explorer, Implementation, MissingError, UnsupportedError
 from sparsegen.bench.baseline.inputs import Inputs
 from sparsegen.bench.baseline.workbench import Workbench
@@ -115,12 +114,6 @@ class ConfigSet(Explorer):
             return f"{self.family} computes {family.problem_type.operator}"
         broken = [scope.sentence for scope in family.scope(problem) if not scope.holds]
         return f"{self.family}: it must hold: {'; '.join(broken)}" if broken else None
-
-    def runs_on(self, device: Device) -> bool:
-        return True
-
-    def open(self, executor: Executor) -> dict[str, str]:
-        return {}
 
     def foresee(self, inputs: Inputs, device: Device, db: str | None) -> None:
         """Compile them all side by side; what does not compile is told when its turn comes."""

@@ -14,8 +14,7 @@ from pathlib import Path
 from sparsegen import kernels
 from sparsegen.bench.baseline.inputs import Inputs
 from sparsegen.bench.patterns.case import Case
-from sparsegen.bench.results.floor import floor_of
-from sparsegen.bench.results.results import TUNED, Cell, Rates, Row, RowKey, Status
+from sparsegen.bench.results.results import TUNED, Cell, Floor, Rates, Row, RowKey, Status
 from sparsegen.bench.run.maker import InputsQueue, Pair
 from sparsegen.bench.run.reference import Compare, ComputeReference
 from sparsegen.bench.run.request import Progress, Request, Step
@@ -25,6 +24,7 @@ from sparsegen.bench.run.tuned import budget_of, ensure_tuned, record_baselines
 from sparsegen.errors import MatrixError, SparsegenError, SuiteError
 from sparsegen.kernels.base import Device
 from sparsegen.measure.device_turn import device_turn
+from sparsegen.operators import Problem
 from sparsegen.settings import Settings
 from sparsegen.system.child import ChildDiedError, ChildProcess
 from sparsegen.verify.bounds import ErrorBound
@@ -195,3 +195,27 @@ def _row(
         state=measured_by,
         measured=datetime.now(UTC).replace(microsecond=0),
     )
+
+
+def floor_of(problem: Problem, nnz: int, rates: Rates | None, computed: float = 1.0) -> Floor:
+    """The least time of a problem, of five digits: its fewest bytes and useful FLOP over the measured rates.
+
+    Args:
+        computed: the part of its FLOP that its operands need; see `Problem.computed_share`.
+    """
+    cost = problem.cost(nnz)
+    flop = round(computed * cost.flop)
+    if rates is None:
+        return Floor(cost.bytes, flop, computed=computed)
+    flop_rate = rates.flop_per_s_of(problem.multiplied)
+    return Floor(
+        cost.bytes,
+        flop,
+        memory_us=_rounded(cost.bytes / rates.copy_bytes_per_s * 1e6),
+        compute_us=None if flop_rate is None else _rounded(flop / flop_rate * 1e6),
+        computed=computed,
+    )
+
+
+def _rounded(us: float) -> float:
+    return float(f"{us:.5g}")

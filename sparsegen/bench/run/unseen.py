@@ -7,7 +7,7 @@ without all matrices of any shape in its suite, whatever suite, operator or type
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -18,11 +18,45 @@ from sparsegen.bench.results.results import WITHOUT, Kind
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.kernels.base import Device
-from sparsegen.tuning_db.layer import Layer
+from sparsegen.kernels.rates import Rates
+from sparsegen.tuning_db import layer
 from sparsegen.tuning_db.layers import Layers
-from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.records import Baseline, Check, Measurement, Prediction, Probe, Tuned, Workload
 from sparsegen.tuning_db.seeds_reader import seeds
-from sparsegen.tuning_db.without import Without
+
+
+@dataclass(frozen=True, eq=False)
+class Without(layer.Around):
+    """Another layer with some workloads hidden, and all that was recorded of them.
+
+    Attributes:
+        hides: true for workloads that are hidden.
+    """
+
+    hides: Callable[[Workload], bool]
+
+    def measurements(self, workload: Workload, device: Device) -> list[Measurement]:
+        return [] if self.hides(workload) else self.layer.measurements(workload, device)
+
+    def baselines(self, workload: Workload, device: Device) -> list[Baseline]:
+        return [] if self.hides(workload) else self.layer.baselines(workload, device)
+
+    def predictions(self, workload: Workload, device: Device) -> list[Prediction]:
+        return [] if self.hides(workload) else self.layer.predictions(workload, device)
+
+    def probes(self, workload: Workload, device: Device) -> list[Probe]:
+        return [] if self.hides(workload) else self.layer.probes(workload, device)
+
+    def rates(self, device: Device) -> Rates | None:
+        return self.layer.rates(device)
+
+    def failed_checks(self, device: Device) -> list[Check]:
+        return [check for check in self.layer.failed_checks(device) if not self.hides(check.workload)]
+
+    def list_workloads(self, *, kind: layer.Kind | None = None, like: Device | None = None) -> list[Tuned]:
+        found = self.layer.list_workloads(kind=kind, like=like)
+        return [tuned for tuned in found if not self.hides(tuned.workload)]
+
 
 Shape = tuple[int, int]
 
@@ -54,7 +88,7 @@ class SparsegenWithout(Ours):
     def choose(self, inputs: Inputs, device: Device, db: str | None) -> Choice:
         return self.choose_from(Layers([seeds()]), inputs, device)
 
-    def choose_from(self, known: Layer, inputs: Inputs, device: Device) -> Choice:
+    def choose_from(self, known: layer.Layer, inputs: Inputs, device: Device) -> Choice:
         """Returns dispatch's choice from a layer for this row."""
         hidden = Without(known, lambda workload: self.hides(workload, inputs))
         return choose(inputs.workload, device, hidden)

@@ -72,8 +72,7 @@ def unavailable(device: Device, problem: Problem) -> str | None:
 
 def open_session(matrix: CsrMatrix, problem: Problem, device: Device) -> Session:
     """Opens the baselines of a problem on a CUDA device; `unavailable` must have returned None."""
-    from sparsegen.measure.baselines.masked import MaskedSession
-    from sparsegen.measure.baselines.spmm import SpmmSession
+    from sparsegen.measure.baselines.session import MaskedSession, SpmmSession
 
     if isinstance(problem, MaskedProblem):
         return MaskedSession(problem, device)

@@ -1,4 +1,8 @@
-"""Baselines of one problem in one process: checked, and the fastest of each library timed."""
+"""Baselines of one problem in one process: checked, and the fastest of each library timed.
+
+Of ``spmm`` these are dense cuBLAS and cuSPARSE. Of products with masks it is cuBLAS's product of the same dense
+matrices, nothing of it masked: making the mask and applying it is not in its time, as it is not in ours.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,24 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from sparsegen.backends.cuda.runtime import CudaExecutor
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.masked.masked_tiles import Side
 from sparsegen.kernels.rates import Rates
-from sparsegen.measure.baselines import Call, Result
+from sparsegen.matrix.block_mask import BlockMask
+from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.measure.baselines import Call, Result, cublas, cusparse
+from sparsegen.measure.baselines.libraries import LibraryUnavailableError
 from sparsegen.measure.clock import Clock
 from sparsegen.measure.ranking import rough_us
-from sparsegen.operators import Problem
+from sparsegen.operators import DsdProblem, DType, Epilogue, Layout, MaskedProblem, Problem, SpmmProblem
 from sparsegen.verify.bounds import ErrorBound
 from sparsegen.verify.variants import UNWRITTEN
-from sparsegen.verify.verifier import Verifier
+from sparsegen.verify.verifier import Verifier, verifier
 
 logger = logging.getLogger(__name__)
 
@@ -89,3 +100,72 @@ class Session(ABC):
     def close(self) -> None:
         """Give the device back."""
         self.executor.close()
+
+
+class MaskedSession(Session):
+    """See `Session`."""
+
+    def __init__(self, problem: MaskedProblem, device: Device) -> None:
+        """Open the device and draw the operands; every block of the mask is live."""
+        plain = replace(problem, epilogue=Epilogue.NONE) if isinstance(problem, DsdProblem) else problem
+        Session.__init__(self, plain, device)
+        self._side = Side.of(plain)
+        layout, block = plain.mask_layout, (plain.block.rows, plain.block.columns)
+        live = BlockMask.from_blocks(
+            np.ones((layout.rows, layout.columns), np.bool_), block, plain.matrix_shape
+        )
+        drawn = plain.random_operands(np.random.default_rng(0), 0)
+        self._operands = drawn | {"mask": live.words, "scale": np.ones(1, np.float32)}
+        self._names = [spec.name for spec in plain.dense_operands()]
+        self._dtype = plain.dtype
+        self._written = plain.result(0)
+        self._verifier = verifier(plain, plain.without_pattern, self._operands, self.executor)
+
+    def calls(self) -> Iterator[Call]:
+        """The dense product by cublasGemmEx, of float32 in TF32 as ours."""
+        handle = cublas.open_handle()
+        left, right = (self.executor.upload(self._operands[name]) for name in self._names)
+        result = self.executor.allocate(self._written.nbytes)
+        compute = cublas.Compute.TF32 if self._dtype is DType.FLOAT32 else cublas.Compute.FLOAT32
+        whole = cublas.ByColumns.of(self._side, left, right, result)
+        run = cublas.product_of(handle, self._dtype, whole, compute)
+        detail = f"dense {self._dtype}, nothing masked"
+        yield Call("cublas", f"cuBLAS {cublas.version(handle)}", detail, run, result, self._side.by_columns)
+
+    def verifier_of(self, call: Call) -> Verifier:
+        """The verifier of the product with every block live."""
+        return self._verifier
+
+
+class SpmmSession(Session):
+    """See `Session`."""
+
+    def __init__(self, matrix: CsrMatrix, problem: SpmmProblem, device: Device) -> None:
+        """Open the device and draw B.
+
+        Args:
+            matrix: A; its values are rounded to the problem's dtype.
+        """
+        Session.__init__(self, problem, device)
+        self.problem = problem
+        self.stored = problem.random_operands(np.random.default_rng(0), matrix.nnz)["b"]
+        self.matrix = matrix
+        self._verifiers: dict[Layout, Verifier] = {}
+
+    def calls(self) -> Iterator[Call]:
+        """See `Session.calls`."""
+        for module in (cublas, cusparse):
+            try:
+                yield from module.calls(self.executor, self.matrix, self.problem, self.stored)
+            except LibraryUnavailableError as error:
+                logger.warning("%s", error)
+
+    def verifier_of(self, call: Call) -> Verifier:
+        """The verifier of the bare product, with its result in the call's layout."""
+        layout = Layout.COLUMN if call.columns else Layout.ROW
+        if layout not in self._verifiers:
+            p = self.problem
+            plain = SpmmProblem(p.m, p.k, p.n, p.dtype, layout)
+            b = self.stored if layout is p.layout else np.ascontiguousarray(self.stored.T)
+            self._verifiers[layout] = verifier(plain, self.matrix, {"b": b}, self.executor)
+        return self._verifiers[layout]

@@ -124,12 +124,7 @@ class SparseAttentionProblem(Problem):
     def terms(self, matrix: CsrMatrix) -> Array:
         return np.diff(matrix.row_offsets)[:, None]
 
-    def reference_on(
-        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
-    ) -> DeviceReference:
-        return self._by_batch_element(matrix, operands, device, self._fill)
-
-    def _fill(
+    def fill_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
     ) -> None:
         pattern = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
@@ -265,7 +265,37 @@ class Problem(ProblemFields):
         Args:
             operands: see `reference`.
         """
-        return None
+        if not self.reference_files:
+            return None
+        written = self.result(matrix.nnz)
+        count = written.nbytes // written.dtype.itemsize
+        assert isinstance(written.dtype, DType), "a result is of numbers"
+        found = DeviceReference(
+            device.filled(8 * count), device.filled(4 * count), self.terms(matrix), written.dtype
+        )
+        each, kinds = count // self.batch, {spec.name: spec.dtype for spec in self.operands(matrix.nnz)}
+        alone = self.alone
+        for i, (own, given) in enumerate(self.batch_elements(matrix, operands) if count else ()):
+            real = {
+                name: a
+                if isinstance(kind := kinds[name], WordType)
+                else kind.from_storage(a).astype(np.float32, copy=False)
+                for name, a in given.items()
+            }
+            alone.fill_on(own, real, device, found.part(i * each, each))
+        return found
+
+    def fill_on(
+        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
+    ) -> None:
+        """Has a device's kernels compute the reference of a batch of 1.
+
+        Operators with `reference_files` have it.
+
+        Args:
+            operands: numbers as float32, words as they are stored.
+        """
+        raise NotImplementedError(f"{self.operator} has no reference on a device")
 
     def checkable_rows(self, matrix: CsrMatrix) -> Array:
         """The rows that `lone_row` takes."""
@@ -276,7 +306,7 @@ class Problem(ProblemFields):
     ) -> LoneRow:
         """One of the `checkable_rows` of a batch of 1 for the host to compute again; of a long row some results.
 
-        Operators with a `reference_on` have it.
+        Operators with `reference_files` have it.
 
         Args:
             operands: operands in storage form.
@@ -289,33 +319,6 @@ class Problem(ProblemFields):
         """Several of them, each alone unless they cost less together; see `lone_row`."""
         for row in rows:
             yield self.lone_row(matrix, operands, row, rng)
-
-    def _by_batch_element(
-        self,
-        matrix: CsrMatrix,
-        operands: Mapping[str, Array],
-        device: PlainDevice,
-        fill: Callable[[CsrMatrix, Mapping[str, Array], PlainDevice, DeviceReference], None],
-    ) -> DeviceReference:
-        """Builds the device's reference from what ``fill`` writes for each batch element, given its matrix and its
-        operands.
-        """
-        written = self.result(matrix.nnz)
-        count = written.nbytes // written.dtype.itemsize
-        assert isinstance(written.dtype, DType), "a result is of numbers"
-        found = DeviceReference(
-            device.filled(8 * count), device.filled(4 * count), self.terms(matrix), written.dtype
-        )
-        each, kinds = count // self.batch, {spec.name: spec.dtype for spec in self.operands(matrix.nnz)}
-        for i, (own, given) in enumerate(self.batch_elements(matrix, operands) if count else ()):
-            real = {
-                name: a
-                if isinstance(kind := kinds[name], WordType)
-                else kind.from_storage(a).astype(np.float32, copy=False)
-                for name, a in given.items()
-            }
-            fill(own, real, device, found.part(i * each, each))
-        return found
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
         """Fresh normal inputs, rounded to their dtypes, in storage form; with `own_values` where there are any."""

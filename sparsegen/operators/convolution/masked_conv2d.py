@@ -326,12 +326,7 @@ class MaskedConv2dProblem(Problem):
                 below = padded[top :: self.stride.rows, left :: self.stride.columns]
                 yield below[: self.out_height, : self.out_width], (r, s)
 
-    def reference_on(
-        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
-    ) -> DeviceReference:
-        return self._by_batch_element(matrix, operands, device, self.alone._fill)
-
-    def _fill(
+    def fill_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
     ) -> None:
         computed = device.upload(self.is_computed(operands["mask"]).astype(np.uint8))

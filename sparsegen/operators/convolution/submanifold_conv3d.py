@@ -26,7 +26,7 @@ from sparsegen.operators.base.random_numbers import normal_numbers
 from sparsegen.operators.base.reference import Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.convolution.conv_traits import ConvEpilogue
-from sparsegen.operators.convolution.filter_volume import FilterVolume
+from sparsegen.operators.convolution.window import FilterVolume
 from sparsegen.operators.masked.masked_problem import Density
 from sparsegen.system.numpy_types import Array
 

@@ -386,12 +386,7 @@ class MaskedProblem(Problem):
         cut = 2.0 * lost / (DType.FLOAT32.unit_roundoff * (self.live_terms(given) + 2.0))
         return np.broadcast_to(1.0 + cut, rows).astype(np.float32)
 
-    def reference_on(
-        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
-    ) -> DeviceReference:
-        return self._by_batch_element(matrix, operands, device, self.alone._fill)
-
-    def _fill(
+    def fill_on(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
     ) -> None:
         a, b = (np.ascontiguousarray(factor, np.float32) for factor in self.factors(operands))

@@ -27,11 +27,9 @@ from sparsegen.operators.base.quantized import (
     ValueType,
     scaled,
 )
-from sparsegen.operators.base.reference import DeviceReference, Reference
 from sparsegen.operators.base.tensor_spec import TensorSpec
 from sparsegen.operators.quantized.quantized_matrix import Quantization
-from sparsegen.operators.spmm import fill_reference, product_reference
-from sparsegen.system.device_memory import PlainDevice
+from sparsegen.operators.spmm import ProductProblem
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
@@ -73,7 +71,7 @@ class QuantizedSparseOperator(NamedOperandsOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizedSpmmProblem(Problem):
+class QuantizedSpmmProblem(ProductProblem):
     """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse, A[i, j] = code[i, j] · scales[j / scale_group, i].
 
     The matrix's values are the codes. The scales are an operand: new ones pack nothing anew. Asymmetric codes have zero
@@ -87,12 +85,8 @@ class QuantizedSpmmProblem(Problem):
     operator: ClassVar[str] = QUANTIZED_OPERATOR
     title: ClassVar[str] = "SpMM, quantised"
     summary: ClassVar[str] = "C = A · B, A of codes and scales"
-    matrix_sizes: ClassVar[tuple[str, str]] = ("m", "k")
-    dense_sizes: ClassVar[tuple[str, ...]] = ("n",)
     keeps: ClassVar[tuple[str, ...]] = ("scales", "zero_points", "bias")
-    multiplies_by_b: ClassVar[bool] = True
     operator_type: ClassVar[type[QuantizedSparseOperator]] = QuantizedSparseOperator
-    reference_files: ClassVar[tuple[str, ...]] = ("reference.cu",)
 
     m: int = size("rows of A", flags=("--m",))
     k: int = size("columns of A", flags=("-k", "--k"))
@@ -117,20 +111,16 @@ class QuantizedSpmmProblem(Problem):
         found = Features.of(matrix)
         return replace(found, two_four=found.density >= LEAST_DENSITY and is_two_four(matrix))
 
-    def operands(self, nnz: int) -> tuple[TensorSpec, ...]:
-        shape = (self.k, self.n) if self.layout is Layout.ROW else (self.n, self.k)
-        b = TensorSpec("b", self.of_batch(shape), self.dtype)
-        of_groups = [TensorSpec(name, (self.groups, self.m), self.dtype) for name in self._of_groups]
-        return (b, *of_groups, *self.epilogue.operands(self.m, self.result(nnz)))
+    @property
+    def matrix_operands(self) -> tuple[TensorSpec, ...]:
+        """Scales, and zero points if there are any."""
+        names = ("scales", "zero_points") if self.symmetry is Symmetry.ASYMMETRIC else ("scales",)
+        return tuple(TensorSpec(name, (self.groups, self.m), self.dtype) for name in names)
 
     @property
     def rounding(self) -> Quantization:
         """Rounding that makes such codes of weights."""
         return Quantization(self.value_type, self.scale_group, self.symmetry is Symmetry.SYMMETRIC)
-
-    @property
-    def _of_groups(self) -> tuple[str, ...]:
-        return ("scales", "zero_points") if self.symmetry is Symmetry.ASYMMETRIC else ("scales",)
 
     def random_operands(self, rng: np.random.Generator, nnz: int) -> dict[str, Array]:
         """See `Problem.random_operands`; zero points are codes."""
@@ -140,14 +130,6 @@ class QuantizedSpmmProblem(Problem):
             drawn = kind.rounded(rng.uniform(kind.smallest, kind.largest, (self.groups, self.m)))
             found["zero_points"] = self.dtype.to_storage(drawn)
         return found
-
-    def result(self, nnz: int) -> TensorSpec:
-        shape = (self.m, self.n) if self.layout is Layout.ROW else (self.n, self.m)
-        return TensorSpec("c", self.of_batch(shape), self.dtype)
-
-    @property
-    def heeds_values(self) -> bool:
-        return True
 
     @property
     def values_held_as(self) -> DType | ValueType:
@@ -168,31 +150,8 @@ class QuantizedSpmmProblem(Problem):
         return Cost(flop=2 * nnz * self.n * self.batch, bytes=matrix + dense)
 
     def weights(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> Array:
-        """The values of A's nonzeros, by scales and zero points as real numbers; see `scaled`."""
         zero_points = operands.get("zero_points")
         return scaled(matrix, operands["scales"], self.value_type, self.scale_group, zero_points)
-
-    def element_reference(
-        self, matrix: CsrMatrix, operands: dict[str, Array], *, threads: int = 1
-    ) -> Reference:
-        """See `sparsegen.operators.spmm.product_reference`."""
-        real = {name: self.dtype.from_storage(operands[name]) for name in self._of_groups}
-        exact = matrix.with_values(self.weights(matrix, real))
-        return product_reference(self, exact, operands, threads)
-
-    def terms(self, matrix: CsrMatrix) -> Array:
-        lengths = np.diff(matrix.row_offsets)
-        return lengths[:, None] if self.layout is Layout.ROW else lengths[None, :]
-
-    def reference_on(
-        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice
-    ) -> DeviceReference:
-        return self._by_batch_element(matrix, operands, device, self.alone._fill)
-
-    def _fill(
-        self, matrix: CsrMatrix, operands: Mapping[str, Array], device: PlainDevice, into: DeviceReference
-    ) -> None:
-        fill_reference(self, matrix, self.weights(matrix, operands), operands, device, into)
 
     def lone_row(
         self, matrix: CsrMatrix, operands: Mapping[str, Array], row: int, rng: np.random.Generator
@@ -204,15 +163,10 @@ class QuantizedSpmmProblem(Problem):
         by_rows = self.layout is Layout.ROW
         given = {
             "b": operands["b"][:, columns] if by_rows else operands["b"][columns],
-            **{name: operands[name][:, row : row + 1] for name in self._of_groups},
+            **{spec.name: operands[spec.name][:, row : row + 1] for spec in self.matrix_operands},
         }
-        if self.epilogue.has_bias:
-            given["bias"] = operands["bias"][row : row + 1]
-        if self.epilogue.has_residual:
-            at = ([row], columns) if by_rows else (columns, [row])
-            given["residual"] = operands["residual"][np.ix_(*at)]
         alone = replace(self, m=1, n=columns.size)
-        return LoneRow(alone, own, given, row * self.n + columns if by_rows else columns * self.m + row)
+        return self._lone(alone, own, given, operands, row, columns)
 
 
 PROBLEMS = (QuantizedSpmmProblem,)

@@ -14,8 +14,7 @@ import numpy as np
 
 from sparsegen.errors import MatrixError, PruningError
 from sparsegen.matrix.csr import check_shape
-from sparsegen.pruning.files.container import Masks, WeightFile
-from sparsegen.pruning.weights import WeightSpec
+from sparsegen.pruning.weights import Masks, WeightFile, WeightSpec
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 

@@ -9,7 +9,6 @@ from sparsegen.report.material import Material
 from sparsegen.report.sections import (
     best,
     fixed,
-    network_devices,
     networks,
     regret,
     roofline,
@@ -26,7 +25,6 @@ ALL: tuple[Callable[[Material], Section], ...] = (
     roofline.section,
     scaling.section,
     networks.section,
-    network_devices.section,
     best.section,
     study.section,
     regret.section,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsegen import backends
 from sparsegen.errors import BundleError, DatabaseFullError
@@ -24,12 +24,12 @@ from sparsegen.kernels.base import Device, cuda_key
 from sparsegen.system.json_object import Json
 from sparsegen.system.output_places import is_stream
 from sparsegen.system.regular import open_regular
-from sparsegen.tuning.jobs.bundle import Bundle
+from sparsegen.tuning.jobs.bundle import Bundle, open_bundle
 from sparsegen.tuning.jobs.checks import Checks
 from sparsegen.tuning.jobs.job import LONGEST_FINGERPRINT
 from sparsegen.tuning_db.conversion import described, printable
 from sparsegen.tuning_db.exchange import Content
-from sparsegen.tuning_db.foreign_devices import facts
+from sparsegen.tuning_db.foreign_devices import facts, require_known_facts
 from sparsegen.tuning_db.json_reader import HEX, Node, parse_json, require_readable
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.record_json import (
@@ -42,6 +42,9 @@ from sparsegen.tuning_db.record_json import (
     read_rates,
 )
 from sparsegen.tuning_db.records import Baseline, DeviceRates, Measurement, Workload
+
+if TYPE_CHECKING:
+    from sparsegen.tuning_db.store import Added, Store
 
 FORMAT, VERSION = "sparsegen-job-result", 1
 LARGEST_RESULT = 512 * 2**20  # bytes
@@ -312,3 +315,33 @@ def begun(bundle: Bundle, device: Device, compiler: str, driver: str) -> Head:
 
 def _key(workload: Workload) -> tuple[Any, str]:
     return workload.problem, workload.fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Result of an import.
+
+    Attributes:
+        is_cut_off: true if the file ended in a part of a line, as a run that was killed leaves it; it was passed over.
+    """
+
+    head: Head
+    added: Added
+    is_cut_off: bool
+
+
+def import_result(store: Store, result: Path, bundle: Path) -> Imported:
+    """Check the whole result, then add what is not there yet, all or nothing.
+
+    Raises:
+        BundleError: the result or the bundle is damaged, they do not belong together, or the result holds what cannot
+            be; nothing is imported.
+        DatabaseError: the database cannot be written.
+    """
+    with open_bundle(bundle) as opened:
+        opened.verify()
+        found = read_result(result, opened)
+    require_known_facts(store, [found.head.device], result, BundleError)
+    content = found.content
+    added = store.add_all(content.measurements, content.baselines, content.rates)
+    return Imported(found.head, added, found.is_cut_off)

@@ -1,1 +1,1 @@
-"""Recorded searches: what they hold, their replay, the importance of tunables."""
+"""Recorded searches as studies, and the importance of tunables."""

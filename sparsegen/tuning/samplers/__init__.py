@@ -43,10 +43,10 @@ def make(name: SamplerName, space: Space, first: Sequence[Config] = (), seed: in
         PackageMissingError: see `require_available`.
     """
     require_available(name)
-    from sparsegen.tuning.samplers import candidates, optunas
+    from sparsegen.tuning.samplers import optunas, surrogate
 
     if name is SamplerName.CANDIDATES:
-        return candidates.CandidateSampler(space, first)
+        return surrogate.CandidateSampler(space, first)
     kinds: dict[SamplerName, Callable[[Space, Sequence[Config], int], ListSampler]] = {
         SamplerName.TPE: optunas.TpeSampler,
         SamplerName.GP: optunas.GpSampler,

@@ -13,9 +13,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import optuna
+from optuna.trial import FrozenTrial
 
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.similarity import Points
+from sparsegen.tuning.samplers.listed import Known, ListSampler, Mask
+from sparsegen.tuning.space import Space
 
 Vector = npt.NDArray[np.float64]
 
@@ -181,3 +185,29 @@ def _sums(weights: Vector, rows: Vector) -> Vector:
     """``weights @ rows``, by one thread: BLAS would start one on each core, which have sources to compile."""
     found: Vector = np.einsum("i,ij->j", weights, rows)
     return found
+
+
+class CandidateSampler(ListSampler):
+    """Proposes what the surrogate likes best; it draws nothing at random.
+
+    The surrogate is fed with the trials in the order of their numbers. It is kept from one proposal to the next, and
+    made anew for a study whose trials are not those that it knows.
+    """
+
+    def __init__(self, space: Space, first: Sequence[Config] = ()) -> None:
+        super().__init__(space, first)
+        self._surrogate = self._new()
+        self._learnt: dict[int, Known] = {}  # by the trial's number
+
+    def _new(self) -> Surrogate:
+        return Surrogate(self.space.candidates, self.space.expected_us)
+
+    def propose(self, study: optuna.Study, trial: FrozenTrial, known: Sequence[Known], unseen: Mask) -> int:
+        order = list(dict.fromkeys(k.candidate for k in known))
+        if self._surrogate.known != order[: len(self._surrogate.known)]:
+            self._surrogate, self._learnt = self._new(), {}
+        for k in known:
+            if self._learnt.get(k.trial) != k:  # also where it was pending: NaN equals nothing
+                self._surrogate.learn(k.candidate, k.log_time)
+                self._learnt[k.trial] = k
+        return self._surrogate.propose(unseen)

@@ -21,7 +21,7 @@ from job_samples import MATRICES, Files, rebuilt, sources_alone
 from sparsegen.errors import BundleError, ConfigError
 from sparsegen.matrix import budget
 from sparsegen.tuning.jobs.bundle import JOB, MANIFEST, open_bundle, pattern_name
-from sparsegen.tuning.jobs.target import find_target
+from sparsegen.tuning.jobs.job import find_target
 from sparsegen.tuning_db.layers import MemoryLayer
 
 

@@ -30,8 +30,7 @@ from sparsegen.errors import BundleError
 from sparsegen.kernels.rates import ARCHITECTURES, estimated
 from sparsegen.tuning.jobs.bundle import JOB, Bundle, open_bundle
 from sparsegen.tuning.jobs.checks import Checks
-from sparsegen.tuning.jobs.importing import import_result
-from sparsegen.tuning.jobs.results import ResultFile, begun, is_result, read_result
+from sparsegen.tuning.jobs.results import ResultFile, begun, import_result, is_result, read_result
 from sparsegen.tuning_db.conversion import described
 from sparsegen.tuning_db.store import Store
 

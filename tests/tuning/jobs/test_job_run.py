@@ -28,8 +28,7 @@ from sparsegen.settings import Settings
 from sparsegen.tuning.jobs import bootstrap
 from sparsegen.tuning.jobs.bundle import open_bundle
 from sparsegen.tuning.jobs.export import Wanted, export_job
-from sparsegen.tuning.jobs.importing import import_result
-from sparsegen.tuning.jobs.results import read_result
+from sparsegen.tuning.jobs.results import import_result, read_result
 from sparsegen.tuning_db.store import Store
 
 MATRIX = random_uniform(64, 48, 0.2, seed=3)

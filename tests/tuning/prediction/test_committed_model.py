@@ -10,9 +10,9 @@ import pytest
 from tuning_samples import H100, workload
 
 from benchmarks import cost_model as script
+from benchmarks.fitting import Known, fit
 from sparsegen.kernels import family
 from sparsegen.operators import SddmmProblem, SoftmaxProblem
-from sparsegen.tuning.prediction.fitting import Known, fit
 from sparsegen.tuning.prediction.model import FILE, cost_model, expected_times
 from sparsegen.tuning_db.records import Workload
 

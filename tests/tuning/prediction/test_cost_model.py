@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tuning_samples import H100, workload
 
+from benchmarks.fitting import Known, fit, fit_without, known, usual_registers
 from sparsegen.kernels import family
-from sparsegen.tuning.prediction.fitting import Known, fit, fit_without, known, usual_registers
 from sparsegen.tuning.prediction.model import FARTHEST, STEEPEST, CostModel, cost_model, difference_from
 from sparsegen.tuning.prediction.terms import Described, Resources
 

@@ -11,7 +11,7 @@ from tuning_samples import H100
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.rates import architecture
-from sparsegen.tuning.jobs.target import find_target as find_job_target
+from sparsegen.tuning.jobs.job import find_target as find_job_target
 from sparsegen.tuning.prediction.targets import FOLDER, described, find_target, read_target, targets
 from sparsegen.tuning_db.seeds_reader import seeds
 

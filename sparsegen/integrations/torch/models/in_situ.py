@@ -17,11 +17,10 @@ from torch import nn
 from sparsegen import backends
 from sparsegen.dispatch.decision import Decision
 from sparsegen.integrations.torch.calls.example_inputs import arguments_of
-from sparsegen.integrations.torch.calls.results import agree
 from sparsegen.integrations.torch.models.arrangement import PLAIN, Arranger, Form
 from sparsegen.integrations.torch.models.model_clock import ROUNDS, Arrange, ModelClock, Run, TorchClock
 from sparsegen.integrations.torch.models.model_facts import ModelFacts
-from sparsegen.integrations.torch.models.model_trace import trace
+from sparsegen.integrations.torch.models.model_trace import agree, trace
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pointwise import Convertible
 from sparsegen.kernels.base import Device

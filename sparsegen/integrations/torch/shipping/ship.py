@@ -25,7 +25,6 @@ from sparsegen.integrations.torch.calls.direct import StandIn, standing_in
 from sparsegen.integrations.torch.calls.example_inputs import arguments_of
 from sparsegen.integrations.torch.shipping.layer_calls import Compute, LayerCall, noted_calls, stood_in
 from sparsegen.integrations.torch.shipping.libraries import require_stable_interface, write_library
-from sparsegen.integrations.torch.shipping.loader import LOADER, write_loader
 from sparsegen.integrations.torch.shipping.operator_calls import OperatorCalls, ShippedCall, stand_in_of
 from sparsegen.integrations.torch.shipping.shipped_products import ShippedProduct, shipped_products
 from sparsegen.kernels.base import Device
@@ -259,3 +258,12 @@ def _write_program(exported: object, kind: ProgramKind, path: Path) -> None:
             f'{one_line(text.partition(chr(10))[0])}; program="exported" ships what torch.export wrote, without it',
             log=text,
         ) from error
+
+
+LOADER = "load.py"
+
+
+def write_loader(folder: Path, kind: ProgramKind) -> None:
+    """Write the file into a folder of a library and a program."""
+    source = Path(__file__).with_name(f"load_{kind.value}.py").read_text(encoding="utf-8")
+    (folder / LOADER).write_text(source, encoding="utf-8")

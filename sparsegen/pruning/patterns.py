@@ -1,4 +1,4 @@
-"""Block pruning: rectangles of weights stay or go whole, anywhere or as many in every row of blocks."""
+"""Patterns of pruned weights: unstructured, uniform, N of M neighbours, blocks, and blocks as uniform columns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,81 @@ from sparsegen.pruning.groups import Groups, largest_per_row
 from sparsegen.pruning.score import Score
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
+
+_CHUNK = 1 << 22  # elements of rows that are sorted together, to bound memory
+
+
+@dataclass(frozen=True, slots=True)
+class Unstructured:
+    """Every weight is a group of its own, scored by its magnitude (Han et al., NeurIPS 2015, section 3)."""
+
+    elementwise = True
+    rule = "met exactly"
+
+    def describe(self) -> str:
+        return "unstructured"
+
+    def groups(self, magnitudes: Array) -> Groups:
+        return Groups(magnitudes.reshape(-1), 1)
+
+    def mask(self, magnitudes: Array, kept: Array) -> Array:
+        return kept.reshape(magnitudes.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Uniform sparsity, induced as in "Uniform Sparsity in Deep Neural Networks", section 2.2.
+
+    The rows of a layer are sorted by magnitude. Column j of what results holds the j-th largest weight of every
+    row: it is one group, whose score is by default its l2 norm. When a layer keeps its first r columns, each of its
+    rows keeps its r largest weights, where they were.
+    """
+
+    score: Score = Score.L2
+
+    elementwise = False
+    rule = "to whole columns of the sorted layers: a weight of every row"
+
+    def describe(self) -> str:
+        return "uniform" if self.score is Score.L2 else f"uniform by {self.score}"
+
+    def groups(self, magnitudes: Array) -> Groups:
+        m, k = magnitudes.shape
+        partial = np.zeros(k, np.float64)
+        rows = max(1, _CHUNK // max(1, k))
+        for start in range(0, m, rows):
+            ordered = np.sort(magnitudes[start : start + rows], axis=1)[:, ::-1]
+            partial = self.score.joined(partial, self.score.columns(ordered))
+        return Groups(self.score.ended(partial), m)
+
+    def mask(self, magnitudes: Array, kept: Array) -> Array:
+        return largest_per_row(magnitudes, int(np.count_nonzero(kept)))
+
+
+@dataclass(frozen=True, slots=True)
+class NM:
+    """N of every M weights, counted from the start of the row; ``n`` from 1 to ``m`` - 1."""
+
+    n: int
+    m: int
+
+    rule = "given by N and M; the rest of a row that M does not divide keeps up to N"
+
+    @property
+    def sparsity(self) -> float:
+        return (self.m - self.n) / self.m  # rounded once: 7:10 prunes the very number 0.3
+
+    def describe(self) -> str:
+        return f"nm {self.n}:{self.m}"
+
+    def mask(self, magnitudes: Array) -> Array:
+        rows, k = magnitudes.shape
+        whole = k - k % self.m
+        mask = np.empty((rows, k), np.bool_)
+        groups = magnitudes[:, :whole].reshape(rows * (whole // self.m), self.m)
+        mask[:, :whole] = largest_per_row(groups, self.n).reshape(rows, whole)
+        mask[:, whole:] = largest_per_row(magnitudes[:, whole:], self.n)
+        return mask
 
 
 @dataclass(frozen=True, slots=True)

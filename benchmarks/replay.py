@@ -9,9 +9,9 @@ from statistics import geometric_mean, median
 
 import numpy as np
 
+from benchmarks.recording import Recording
 from sparsegen.kernels import family_of
 from sparsegen.kernels.config import Config
-from sparsegen.tuning.replay.recording import Recording
 from sparsegen.tuning.report import SamplerName
 from sparsegen.tuning.search.search import Search
 from sparsegen.tuning.space import Space

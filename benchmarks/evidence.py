@@ -7,14 +7,14 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from benchmarks import fitting
+from benchmarks.fitting import Known
 from sparsegen.backends.cuda.instructions import Instructions
 from sparsegen.kernels import family_of
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
 from sparsegen.system.publish import publish_text
-from sparsegen.tuning.prediction import fitting
-from sparsegen.tuning.prediction.fitting import Known
 from sparsegen.tuning.prediction.targets import described
 from sparsegen.tuning.prediction.terms import Resources
 from sparsegen.tuning_db import ranking
