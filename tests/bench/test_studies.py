@@ -300,3 +300,8 @@ def test_rows_keep_the_state_that_measured_them(
     assert [row["state"] for row in document["rows"]] == ["first", "second"]
     assert all(row["measured"][:10] == document["date"] for row in document["rows"])
     assert study.known_rows(device, "nothing", "case") == {}
+
+
+def test_mask_times(studies: Studies) -> None:
+    rows, output = studies.run("mask_times", "--tiny")
+    assert [row["tokens"] for row in rows] == [256] and "share=0.5" in output
