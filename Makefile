@@ -8,6 +8,7 @@ READY_DOCS := .venv/ready-docs
 READY_TORCH := .venv/ready-torch
 READY_NOTEBOOKS := .venv/ready-notebooks
 READY_POSTGRES := .venv/ready-postgres
+READY_NVRTC := .venv/ready-nvrtc
 READY_RAY := .venv/ready-ray
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # without bytecode every process compiles every module again, and pytest every test
@@ -61,10 +62,10 @@ test: $(READY)
 test-fast: $(READY)
 	$(PYTEST) -m 'not long and not slow' --ignore-glob 'tests/test_contract*'
 
-test-long: $(READY)
+test-long: $(READY_NVRTC)
 	$(PYTEST) -m long
 
-test-all: $(READY)
+test-all: $(READY_NVRTC)
 	$(PYTEST)
 
 test-gpu: $(READY)
@@ -127,6 +128,10 @@ $(READY_NOTEBOOKS): $(READY_TORCH)
 
 $(READY_POSTGRES): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[postgres]'
+	@touch $@
+
+$(READY_NVRTC): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[nvrtc]'
 	@touch $@
 
 # Ray has wheels for some Pythons and systems alone.
