@@ -8,6 +8,7 @@ READY_DOCS := .venv/ready-docs
 READY_TORCH := .venv/ready-torch
 READY_NOTEBOOKS := .venv/ready-notebooks
 READY_POSTGRES := .venv/ready-postgres
+READY_NVRTC := .venv/ready-nvrtc
 READY_RAY := .venv/ready-ray
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # without bytecode every process compiles every module again, and pytest every test
@@ -19,8 +20,9 @@ TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruni
 	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_baselines.py
 
 # Two processes on a machine of two cores; a file's tests stay in one of them, but for variants of the contract tests.
-# What KERNELS=... names keeps what was compiled, for the next ring. (Behind a space pytest would take it for a test.)
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope $(KERNELS:%=--kernels=%)
+# What KERNELS=... names keeps what was compiled, for the next ring; TURNS=4 damages four times as many files. (Behind a
+# space pytest would take a folder for a test.)
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope $(KERNELS:%=--kernels=%) $(TURNS:%=--fuzz-turns=%)
 
 # What reads, writes and prints: the tests of the machine that the others do not run on.
 MACHINE_TESTS := tests/cli tests/system tests/matrix tests/pruning tests/tuning_db tests/tuning/jobs tests/backends \
@@ -61,10 +63,10 @@ test: $(READY)
 test-fast: $(READY)
 	$(PYTEST) -m 'not long and not slow' --ignore-glob 'tests/test_contract*'
 
-test-long: $(READY)
+test-long: $(READY_NVRTC)
 	$(PYTEST) -m long
 
-test-all: $(READY)
+test-all: $(READY_NVRTC)
 	$(PYTEST)
 
 test-gpu: $(READY)
@@ -89,7 +91,7 @@ test-user: $(READY)
 	sh tests/as_user.sh $(PYTEST) -p no:cacheprovider -m 'not long and not slow' $(MACHINE_TESTS)
 
 test-postgres: $(READY_POSTGRES)
-	$(BIN)/python -m pytest tests/tuning_db tests/examples/test_examples.py -k 'postgres or server'
+	$(PYTEST) tests/tuning_db tests/examples/test_examples.py -k 'postgres or server'
 
 test-ray: $(READY_RAY)
 	$(BIN)/python -m pytest tests/tuning/test_ray_engine.py
@@ -127,6 +129,10 @@ $(READY_NOTEBOOKS): $(READY_TORCH)
 
 $(READY_POSTGRES): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[postgres]'
+	@touch $@
+
+$(READY_NVRTC): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[nvrtc]'
 	@touch $@
 
 # Ray has wheels for some Pythons and systems alone.

@@ -59,12 +59,6 @@ def cover(items: Sequence[Item], shows: Callable[[Item], frozenset[Any]]) -> lis
     return [items[i] for i in sorted(chosen)]
 
 
-@cache
-def short_ring(family: AnyFamily) -> tuple[Variant, ...]:
-    """Few variants of a family's sample that show every line of code, trait and matrix that any of them has."""
-    return tuple(cover(sample(family), shown))
-
-
 def together(variant: Variant) -> frozenset[Any]:
     """Returns what else variants show: every choice of a tunable, and every two traits together."""
     config = variant.config
@@ -74,8 +68,11 @@ def together(variant: Variant) -> frozenset[Any]:
 
 @cache
 def long_ring(family: AnyFamily) -> tuple[Variant, ...]:
-    """The short ring, and as many more variants as show all that any of the sample shows `together`."""
-    short = short_ring(family)
-    known = frozenset[Any]().union(*map(together, short))
-    more = cover(sample(family), lambda variant: together(variant) - known)
-    return tuple(variant for variant in sample(family) if variant in {*short, *more})
+    """Few variants that show every line of code and matrix that any of the sample has, and all they show `together`."""
+    return tuple(cover(sample(family), lambda variant: shown(variant) | together(variant)))
+
+
+@cache
+def short_ring(family: AnyFamily) -> tuple[Variant, ...]:
+    """Few of the long ring, which show every line of code, trait and matrix that any variant has."""
+    return tuple(cover(long_ring(family), shown))

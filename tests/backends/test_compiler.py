@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from goldens import FIRST, named
-from patience import is_running, wait_until
+from patience import LONG, is_running, wait_until
 
 from sparsegen.backends.cuda import inspection
 from sparsegen.backends.cuda.compile_servers import compile_servers
-from sparsegen.backends.cuda.compiler import CudaToolchain
+from sparsegen.backends.cuda.compiler import NVRTC_OPTIONS, CudaToolchain, Resources, find_nvcc
+from sparsegen.backends.cuda.nvrtc import Compilation, Installation, Source
+from sparsegen.backends.cuda.toolkit import FoundNvrtc, find_nvrtc
+from sparsegen.backends.emulator.cuda_headers import find_cuda_headers
 from sparsegen.backends.plain import plain_source
 from sparsegen.errors import CompileError, DeviceUnavailableError
 from sparsegen.settings import Settings
 
 PLAIN = sorted((Path(__file__).parents[2] / "sparsegen" / "backends" / "plain").glob("*.cu"))
 SOURCE = 'extern "C" __global__ void twice(float* x) {\n  x[threadIdx.x] *= 2;\n}\n'
+QUICKLY = "--Ofast-compile=max"  # hardly optimised
+OPTIMISED = "spmm/lane_stream_spmm.cu.j2"  # which the compiler refuses else: "unsupported operation"
 NVCC = """#!/bin/sh
 case "$*" in
   *--version*) echo "release 13.0"; echo "Build cuda_13.0" ;;
@@ -90,12 +97,41 @@ def with_nvcc(real: CudaToolchain) -> CudaToolchain:
     return CudaToolchain((9, 0), replace(real.settings, compiler="nvcc"))
 
 
-def test_nvrtc_compiles_every_golden_source(real: CudaToolchain) -> None:
-    sources = [*(golden.source() for golden in FIRST.values()), *(plain_source(path.name) for path in PLAIN)]
+@pytest.fixture
+def any_nvrtc() -> FoundNvrtc:
+    """The product's, else the one of NVIDIA's wheels, with the headers of their release."""
+    settings = Settings.from_environment()
+    with suppress(DeviceUnavailableError):
+        if (found := find_nvrtc(settings, find_nvcc(settings))) is not None:
+            return found
+    wheels = importlib.util.find_spec("nvidia")
+    folders = (Path(root) for root in (wheels and wheels.submodule_search_locations) or ())
+    libraries = [path for folder in folders for path in folder.glob("*/lib/libnvrtc-builtins.so.[0-9]*")]
+    if not libraries:
+        pytest.skip("nvidia-cuda-nvrtc is not installed: make test-long")
+    builtins, headers = max(libraries), find_cuda_headers(settings)
+    major, minor = map(int, builtins.name.split(".")[-2:])
+    assert headers.version == str(1000 * major + 10 * minor), f"headers {headers.version} beside {builtins}"
+    library = builtins.with_name(f"libnvrtc.so.{major}")
+    return FoundNvrtc(Installation(library, builtins, (major, minor)), headers.include)
+
+
+@pytest.mark.long
+def test_nvrtc_compiles_every_golden_source(any_nvrtc: FoundNvrtc) -> None:
+    sources = {template: golden.source() for template, golden in FIRST.items()}
+    sources |= {path.name: plain_source(path.name) for path in PLAIN}
+    headers = [f"-I{folder}" for folder in (any_nvrtc.include, any_nvrtc.include / "cccl")]
+    options = ("--gpu-architecture=sm_90a", *NVRTC_OPTIONS, *headers)
+    servers = compile_servers(any_nvrtc.installation)
+
+    def compiled(name: str) -> Compilation:
+        words = options if name == OPTIMISED else (*options, QUICKLY)
+        return servers.compile(Source(sources[name], name, words), timeout=LONG)
+
     with ThreadPoolExecutor(2) as pool:
-        for compiled in pool.map(lambda source: real.compile("golden", "golden", source), sources):
-            assert compiled.binary.read_bytes().startswith(b"\x7fELF")
-            assert compiled.registers and compiled.spill_bytes is not None
+        for made in pool.map(compiled, sources):
+            assert made.image.startswith(b"\x7fELF")
+            assert Resources.from_log(made.log).registers
 
 
 @pytest.mark.parametrize("name", ("uspmm-fp32", "row_softmax-softmax-bf16"))

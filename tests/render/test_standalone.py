@@ -217,7 +217,7 @@ def test_packing_in_cpp_is_that_of_the_family(family: AnyFamily, seed: int, tmp_
     )
     program = standalone(family, problem, config, matrix, H100)
     host = host_part(program.source, family.entry).replace("int main(", "int main_of_program(")
-    executable = built(host + main, tmp_path)
+    executable = built(host + main, tmp_path, level="-O0")  # as it runs for less time than it compiles
     stored = problem.dtype.to_storage(matrix.values)
     arrays = (matrix.row_offsets.astype("<i4"), matrix.column_indices.astype("<i4"), stored)
     given = b"".join(np.uint64(a.nbytes).tobytes() + np.ascontiguousarray(a).tobytes() for a in arrays)

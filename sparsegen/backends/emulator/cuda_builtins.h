@@ -8,6 +8,11 @@
 #undef __cluster_dims__
 #define __cluster_dims__(...)
 #define __grid_constant__
+#if defined(__SANITIZE_ADDRESS__)
+// Calls: copies of a function, with the checks of each, would make large kernels take three times as long to compile.
+#undef __forceinline__
+#define __forceinline__ inline
+#endif
 
 #define threadIdx (::sparsegen::emulator::running_thread->index)
 #define blockIdx (::sparsegen::emulator::running_thread->block->index())
