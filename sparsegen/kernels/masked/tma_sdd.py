@@ -40,10 +40,7 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
     name = "tma_sdd"
     summary = "the live blocks of a product of dense matrices, on warpgroups' tensor cores"
     template = "masked/tma_sampled.cu.j2"
-    entry = "tma_sdd"
     mapped_names = ("d", "w", "y")
-    problem_type = SddProblem
-    config_type = TmaSddConfig
 
     def constraints(self, problem: SddProblem, config: TmaSddConfig, device: Device) -> Iterator[Constraint]:
         yield from CopiedTiles.constraints(self, problem, config, device)

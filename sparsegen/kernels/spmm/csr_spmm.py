@@ -180,12 +180,8 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     name = "csr_spmm"
     summary = "CSR SpMM in 1-D tiles with subwarps, vector loads and row swizzle"
     source = "Gale, Zaharia, Young, Elsen: Sparse GPU Kernels for Deep Learning, SC 2020, section V"
-    template = "spmm/csr_spmm.cu.j2"
-    entry = "csr_spmm"
     size_names = ("m", "k", "n")
     packed_names = ("row_order", "row_offsets", "column_indices", "values")
-    problem_type = SpmmProblem
-    config_type = CsrSpmmConfig
 
     def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()

@@ -158,13 +158,9 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         "neighbours of a node in groups of bounded size: Wang et al., GNNAdvisor, OSDI 2021, section 4; the sum of a "
         "row's parts in a fixed order is sparsegen's own"
     )
-    template = "spmm/segment_spmm.cu.j2"
-    entry = "segment_spmm"
     size_names = ("m", "k", "n", "segment_count", "part_count")
     packed_names = ("segments", "indices", "values", "cuts")
     scratch_names = ("parts", "counters")
-    problem_type = SpmmProblem
-    config_type = SegmentSpmmConfig
 
     def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
@@ -187,8 +183,7 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
             f"vector ({c.vector}) divides n ({problem.n}), so that rows of B and C are aligned",
         )
         yield Constraint(
-            c.vector * itemsize <= LOAD_BYTES,
-            f"vector ({c.vector}) elements are at most {LOAD_BYTES} bytes",
+            c.vector * itemsize <= LOAD_BYTES, f"vector ({c.vector}) elements are at most {LOAD_BYTES} bytes"
         )
         needed = _registers(problem, c)
         yield Constraint(
