@@ -145,8 +145,8 @@ class CsrSpmmConfig(Config):
     )
     row_order: str = tunable(
         "sorted",
-        ("natural", "bundled", "binned", "sorted"),
-        "row swizzle: rows of like length share a block (bundled), long blocks first (binned), both (sorted)",
+        ("natural", "sorted"),
+        "row swizzle: rows by falling length, so that rows of like length share a block and long blocks come first",
         searched=("sorted",),
         packs=True,
     )
@@ -160,9 +160,8 @@ class CsrSpmmConfig(Config):
     residue_unroll: bool = tunable(False, (False, True), "unroll the residue of a row", searched=(False,))
     staging: str = tunable(
         "shared_async",
-        ("broadcast", "shared", "shared_async"),
-        "how a subwarp reads its nonzeros: each thread by itself, or through shared memory, or with cp.async ahead",
-        searched=("shared", "shared_async"),
+        ("shared", "shared_async"),
+        "how a subwarp reads its nonzeros: through shared memory, or with cp.async ahead",
     )
     registers: int = tunable(
         64, (32, 64, 128), "registers per thread that the compiler may use", searched=(64, 128)
@@ -207,10 +206,6 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         yield Constraint(
             c.tile_n // c.threads_per_row <= 32,
             f"a thread keeps tile_n / threads_per_row ({c.tile_n // c.threads_per_row}) sums, at most 32",
-        )
-        yield Constraint(
-            c.tile_k * (c.tile_n // c.threads_per_row) * itemsize <= 1024 or c.staging != "broadcast",
-            "a strip's values of B (tile_k · tile_n / threads_per_row elements) stay within 256 registers",
         )
         yield allowed_registers_fit(c.registers, threads)
         sums = c.tile_n // c.threads_per_row
@@ -261,7 +256,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     @staticmethod
     def _static_shared_bytes(problem: SpmmProblem, c: CsrSpmmConfig) -> int:
         subwarps = c.row_splits * c.rows_per_block
-        stages = {"broadcast": 0, "shared": 1, "shared_async": 2}[c.staging]
+        stages = {"shared": 1, "shared_async": 2}[c.staging]
         strips = subwarps * stages * c.tile_k * (c.index_bits // 8 + problem.dtype.itemsize)
         sums = 4 * subwarps * c.tile_n if c.row_splits > 1 else 0
         return strips + sums
