@@ -26,6 +26,7 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.gather_time import (
     LARGE_TILE_BYTES,
     LINE_BYTES,
+    by_dtype,
     idle_share,
     missing_share,
     work_us,
@@ -72,44 +73,24 @@ class Costs:
     c: float
 
 
-OF_HALF = Costs(
-    start_us=1.48,
-    product=0.016,
-    line=0.32,
-    idle=0.0713,
-    row=14.3,
-    sum=0.0995,
-    nonzero=35.2,
-    longest=29.3,
-    turn=55.3,
-    shared=13.3,
-    crowded=75.8,
-    a=1.26,
-    far=0.0724,
-    b=1.11,
-    c=0.297,
+COSTS = by_dtype(  # of 16-bit elements, of float32
+    Costs,
+    start_us=(1.48, 1.37),
+    product=(0.016, 0.0242),
+    line=(0.32, 0.183),
+    idle=(0.0713, 0.0863),
+    row=(14.3, 10.5),
+    sum=(0.0995, 0.083),
+    nonzero=(35.2, 5.8),
+    longest=(29.3, 39.9),
+    turn=(55.3, 309.0),
+    shared=(13.3, 15.6),
+    crowded=(75.8, 92.4),
+    a=(1.26, 2.5),
+    far=(0.0724, 0.144),
+    b=(1.11, 1.24),
+    c=(0.297, 0.524),
 )
-COSTS = {
-    DType.FLOAT32: Costs(
-        start_us=1.37,
-        product=0.0242,
-        line=0.183,
-        idle=0.0863,
-        row=10.5,
-        sum=0.083,
-        nonzero=5.8,
-        longest=39.9,
-        turn=309.0,
-        shared=15.6,
-        crowded=92.4,
-        a=2.5,
-        far=0.144,
-        b=1.24,
-        c=0.524,
-    ),
-    DType.FLOAT16: OF_HALF,
-    DType.BFLOAT16: OF_HALF,
-}
 FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # cycles of a nonzero in flight, if B has more rows than this
 UNROLLED = 8  # nonzeros whose loads of B a thread has on their way at once
 ADDRESS_REGISTERS = 24  # registers of a thread besides sums and these
