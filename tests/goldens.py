@@ -72,11 +72,12 @@ from sparsegen.operators import (
 )
 from sparsegen.render import environment as rendering
 from sparsegen.render import render
+from sparsegen.render.references import included
 
 FOLDER = Path(__file__).with_name("golden")
 TEMPLATES = Path(templates.__file__).parent
 HEADER = "lib/header.cuh.j2"  # names family and config: another text in every source
-INCLUDE = re.compile(r'{% include "([^"]+)" %}')
+INCLUDE = re.compile(r'{% include "([^"]+)" %}|{% includes ([^%]+) %}')
 BEGIN, END = "\x01{}\x02", "\x03"  # around what a shared file rendered to
 MARKS = re.compile("\x01([^\x02]*)\x02|\x03")
 TOP = re.compile(r"(?://.*\n)*")
@@ -97,11 +98,17 @@ def simplest_config(family: AnyFamily, problem: Problem, given: Mapping[str, Any
     raise AssertionError(f"{family.name} has no valid config for {problem}")
 
 
+def names_in(match: re.Match[str]) -> list[str]:
+    """The files that an `INCLUDE` includes."""
+    return [match[1]] if match[1] else included(match[2])
+
+
 @cache
 def shared() -> frozenset[str]:
     """The files that templates share: all of the library that are included, and what several files include."""
     files = (file for file in TEMPLATES.rglob("*.j2") if file.relative_to(TEMPLATES).parts[0] != "standalone")
-    times = Counter(name for file in files for name in INCLUDE.findall(file.read_text()))
+    texts = (file.read_text() for file in files)
+    times = Counter(name for text in texts for match in INCLUDE.finditer(text) for name in names_in(match))
     return frozenset(n for n, count in times.items() if count > 1 or n.startswith("lib/")) - {HEADER}
 
 
@@ -169,10 +176,10 @@ class Golden:
 def template_text(name: str) -> str:
     """A template with what it alone includes, without comments, and with a line for each shared file."""
 
-    def included(match: re.Match[str]) -> str:
-        return f"// {match[1]}" if match[1] in shared() else template_text(match[1])
+    def texts(match: re.Match[str]) -> str:
+        return "\n\n".join(f"// {n}" if n in shared() else template_text(n) for n in names_in(match))
 
-    return INCLUDE.sub(included, COMMENT.sub("", (TEMPLATES / name).read_text()))
+    return INCLUDE.sub(texts, COMMENT.sub("", (TEMPLATES / name).read_text()))
 
 
 def shortest(template: str, text: str, before: Mapping[str, str]) -> list[str]:

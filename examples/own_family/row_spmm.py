@@ -16,11 +16,10 @@ class RowSpmmConfig(Config):
 
 
 class RowSpmm(Family[SpmmProblem, RowSpmmConfig]):
-    name = entry = "row_spmm"
+    name = "row_spmm"
     summary, source = "a thread for each element of C, along its row of A", "no paper: two loops"
     template, template_folder = "row_spmm.cu.j2", Path(__file__).parent
     size_names, packed_names = ("m", "n"), ("row_offsets", "column_indices", "values")
-    problem_type, config_type = SpmmProblem, RowSpmmConfig
 
     def scope(self, problem):
         plain = (problem.layout, problem.epilogue, problem.batch) == (Layout.ROW, Epilogue.NONE, 1)

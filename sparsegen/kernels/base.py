@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, get_args
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.config import Config, Value
@@ -111,20 +111,24 @@ class Family(ABC, Generic[P, C]):
     name: ClassVar[str]
     summary: ClassVar[str]  # one sentence
     source: ClassVar[str]  # paper and section
-    template: ClassVar[str]  # path below templates/
+    template: ClassVar[str]  # path below templates/; by default that of the family's package and name
     template_folder: ClassVar[Path | None] = None  # of a family outside of sparsegen: the path is below this
-    entry: ClassVar[str]  # name of the __global__ function
+    entry: ClassVar[str]  # name of the __global__ function; by default the family's
     mapped_names: ClassVar[tuple[str, ...]] = ()  # arrays of its TENSOR_MAP parameters; see `tensor_map`
     size_names: ClassVar[tuple[str, ...]]  # its SIZE parameters
     packed_names: ClassVar[tuple[str, ...]]  # its PACKED parameters
     scratch_names: ClassVar[tuple[str, ...]] = ()  # its SCRATCH parameters
     deterministic: ClassVar[bool] = True  # equal inputs give equal bits on every call, with every config
     packing_version: ClassVar[int] = 1  # raised whenever `pack` lays out the same matrix otherwise
-    problem_type: type[P]
+    problem_type: type[P]  # these two are what the class is declared with: Family[SpmmProblem, CsrSpmmConfig]
     config_type: type[C]  # config type of this family alone
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
+        for declared in (a for base in vars(cls).get("__orig_bases__", ()) for a in get_args(base)):
+            for name, kind in (("problem_type", Problem), ("config_type", Config)):
+                if isinstance(declared, type) and issubclass(declared, kind):
+                    setattr(cls, name, declared)
         config_type = getattr(cls, "config_type", None)
         if config_type is None:  # a base class of several families
             return
@@ -134,6 +138,10 @@ class Family(ABC, Generic[P, C]):
                 f"{config_type.__name__} is the config of {owner}; {cls.name} needs a class of its own"
             )
         config_type.declared_by = cls.name
+        if not hasattr(cls, "entry"):
+            cls.entry = cls.name
+        if not hasattr(cls, "template"):
+            cls.template = "/".join((*cls.__module__.split(".")[-2:-1], f"{cls.name}.cu.j2"))
 
     def arguments(self, problem: P) -> tuple[Argument, ...]:
         """The kernel's parameters in the CUDA signature's order.

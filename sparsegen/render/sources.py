@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import textwrap
 import threading
 from collections.abc import Mapping
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config, Value
 from sparsegen.operators import Problem
+from sparsegen.render.references import referenced
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_REFERENCE = re.compile(r"{%-?\s*(?:include|import|from|extends)\s+(?:\"([^\"]+)\"|'([^']+)')")
 _first = threading.Lock()  # threads that render one template for the first time would all compile it
 
 
@@ -28,6 +27,8 @@ _first = threading.Lock()  # threads that render one template for the first time
 def environment(folder: Path | None = None) -> Environment:
     """Jinja2's environment for the package's templates, and before them those of a folder outside."""
     from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
+
+    from sparsegen.render.includes import Includes
 
     outside = [] if folder is None else [FileSystemLoader(folder)]
     found = Environment(
@@ -37,6 +38,7 @@ def environment(folder: Path | None = None) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        extensions=[Includes],
     )
     found.globals |= {"comment": comment, "described": described}
     return found
@@ -67,8 +69,7 @@ def parts_of(name: str, folder: Path | None = None) -> set[str]:
         if part in found:
             continue
         found.add(part)
-        text = _file(part, folder).read_text(encoding="utf-8")
-        pending += [one or other for one, other in _REFERENCE.findall(text)]
+        pending += referenced(_file(part, folder).read_text(encoding="utf-8"))
     return found
 
 

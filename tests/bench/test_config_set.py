@@ -58,8 +58,8 @@ def test_every_valid_combination(inputs: Inputs) -> None:
 
 
 def test_keys_may_change_together(inputs: Inputs) -> None:
-    text = "csr_spmm:row_order+index_bits=natural+32,binned+16"
-    assert settings(text, inputs, "row_order", "index_bits") <= {("natural", 32), ("binned", 16)}
+    text = "csr_spmm:row_order+index_bits=natural+32,sorted+16"
+    assert settings(text, inputs, "row_order", "index_bits") <= {("natural", 32), ("sorted", 16)}
 
 
 def test_what_a_publication_fixes(tmp_path: Path) -> None:

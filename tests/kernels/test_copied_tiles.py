@@ -130,7 +130,7 @@ def test_8bit_factors(
         ({"block": Block(64, 128), "dtype": DType.BFLOAT16}, {"tile_n": 256, "cluster": 2, "raster": 4}),
         ({"dtype": DType.FLOAT32, "density": Density(0.8)}, {"tile_n": 128, "cluster": 1}),
         ({"batch": 2, "w_layout": Layout.COLUMN, "density": Density(0.3)}, {"tile_n": 128, "cluster": 2}),
-        ({"n": 72}, {"tile_n": 64, "cluster": 1, "prepares": True}),
+        ({"n": 72}, {"tile_n": 64, "cluster": 1}),
     ],
     ids=("pair", "kept-by-columns", "wide-blocks", "float32", "batch", "short"),
 )
@@ -153,10 +153,10 @@ def test_warpgroups_with_columns_of_their_own(
     ],
     ids=("pair", "narrow", "wide-blocks", "words", "batch", "8-bit"),
 )
-def test_prepared_loads(
+def test_warpgroups_with_the_same_columns(
     emulator_toolchain: EmulatorToolchain, changed: dict[str, Any], tunables: dict[str, Any]
 ) -> None:
-    run_sdd(emulator_toolchain, changed, {"prepares": True, **tunables})
+    run_sdd(emulator_toolchain, changed, tunables)
 
 
 def run_sdd(toolchain: EmulatorToolchain, changed: dict[str, Any], tunables: dict[str, Any]) -> None:
@@ -194,21 +194,9 @@ def test_own_columns_are_predicted_to_pay() -> None:
     assert us(True, 2) < us(True, 1) < us(False, 1)
 
 
-def test_prepared_loads_are_predicted_to_pay() -> None:
-    """But nothing takes less than a launch, small as it may be."""
-    found = family("tma_sdd")
-    for problem in (SDD, replace(SDD, m=64, k=64, n=64)):
-        features = problem.features(problem.without_pattern)
-        plain, prepared = (
-            found.analytic_us(problem, features, found.config(prepares=prepares), H100)
-            for prepares in (False, True)
-        )
-        assert H100.expected_rates.launch_us <= prepared < plain
-
-
 def test_sampled_products_start_with_what_was_fastest() -> None:
-    """On an H200: loads are prepared; of blocks of 64 rows, half of them dropped, warpgroups have own columns."""
-    assert heuristic(SDD)["prepares"] and not heuristic(SDD)["own_columns"]
+    """On an H200: of blocks of 64 rows, half of them dropped, warpgroups have own columns."""
+    assert not heuristic(SDD)["own_columns"]
     narrow = replace(SDD, block=Block(64, 64))
     assert heuristic(narrow) == {
         "tile_n": 256,
@@ -216,7 +204,6 @@ def test_sampled_products_start_with_what_was_fastest() -> None:
         "raster": 16,
         "order": "counted",
         "own_columns": True,
-        "prepares": True,
     }
     assert not heuristic(replace(narrow, density=Density(0.8)))["own_columns"]
     assert not heuristic(replace(narrow, factor_type=FactorType.E4M3))["own_columns"]

@@ -100,12 +100,8 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         "tiles, full and partial: as the block masks of Dong et al., FlexAttention, 2024; rare rescaling: "
         "FlashAttention-4"
     )
-    template = "attention/fused_attention.cu.j2"
-    entry = "fused_attention"
     size_names = ("m", "n", "batch", "tasks")
     packed_names = ("tiles", "entries", "bits")
-    problem_type = SparseAttentionProblem
-    config_type = FusedAttentionConfig
 
     def scope(self, problem: SparseAttentionProblem) -> Iterator[Constraint]:
         yield Constraint(problem.dtype is not DType.FLOAT32, f"elements ({problem.dtype}) have 16 bits")
@@ -181,11 +177,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         return c.heads_together is False or problem.batch > 1
 
     def constants(self, problem: SparseAttentionProblem, config: FusedAttentionConfig) -> Mapping[str, Value]:
-        return {
-            "dtype": problem.dtype.value,
-            "k": problem.k,
-            "divides_n": problem.n % config.tile_n == 0,
-        }
+        return {"dtype": problem.dtype.value, "k": problem.k, "divides_n": problem.n % config.tile_n == 0}
 
     def pack(
         self, problem: SparseAttentionProblem, config: FusedAttentionConfig, matrix: CsrMatrix
@@ -234,10 +226,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
 
     @staticmethod
     def _microseconds(
-        problem: SparseAttentionProblem,
-        features: Features,
-        config: FusedAttentionConfig,
-        device: Device,
+        problem: SparseAttentionProblem, features: Features, config: FusedAttentionConfig, device: Device
     ) -> float:
         """Expected time of a head; too few blocks for the multiprocessors take as long as enough of them."""
         c = config

@@ -59,13 +59,9 @@ class PagedAttention(Family[PagedAttentionProblem, PagedAttentionConfig]):
         "Dao, Haziza, Massa, Sizov: Flash-Decoding, 2023; Osama et al.: Stream-K, 2023; Kwon et al.: PagedAttention, "
         "2023; Milakov and Gimelshein: Online normalizer calculation for softmax, 2018"
     )
-    template = "attention/paged_attention.cu.j2"
-    entry = "paged_attention"
     size_names = ("slots", "capacity", "kv_heads", "sequences")
     packed_names = ()
     scratch_names = ("counters", "parts")
-    problem_type = PagedAttentionProblem
-    config_type = PagedAttentionConfig
 
     def scope(self, problem: PagedAttentionProblem) -> Iterator[Constraint]:
         yield Constraint(problem.dtype is not DType.FLOAT32, f"elements ({problem.dtype}) have 16 bits")
@@ -164,11 +160,7 @@ class PagedAttention(Family[PagedAttentionProblem, PagedAttentionConfig]):
         return self.config_type()
 
     def analytic_us(
-        self,
-        problem: PagedAttentionProblem,
-        features: Features,
-        config: PagedAttentionConfig,
-        device: Device,
+        self, problem: PagedAttentionProblem, features: Features, config: PagedAttentionConfig, device: Device
     ) -> float:
         rates, cost = device.expected_rates, problem.cost(0)
         padded = _row_blocks(problem) * ROWS / (problem.queries * problem.group)

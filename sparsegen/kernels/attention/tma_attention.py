@@ -83,13 +83,9 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         "Shah et al.: FlashAttention-3 (warp specialization, products beside exponentials); Milakov and Gimelshein: "
         "Online normalizer calculation for softmax"
     )
-    template = "attention/tma_attention.cu.j2"
-    entry = "tma_attention"
     mapped_names = ("q", "k", "v", "o")
     size_names = ("queries", "keys", "kv_heads", "group", "batch", "section")
     scratch_names = ("counters", "part_memory")
-    problem_type = BlockAttentionProblem
-    config_type = TmaAttentionConfig
 
     def scope(self, problem: BlockAttentionProblem) -> Iterator[Constraint]:
         yield from super().scope(problem)
@@ -188,11 +184,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         return config
 
     def analytic_us(
-        self,
-        problem: BlockAttentionProblem,
-        features: Features,
-        config: TmaAttentionConfig,
-        device: Device,
+        self, problem: BlockAttentionProblem, features: Features, config: TmaAttentionConfig, device: Device
     ) -> float:
         rates, tiles = device.expected_rates, self._tiles(problem, config)
         cost = problem.cost(0)

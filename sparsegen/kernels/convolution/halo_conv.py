@@ -115,11 +115,8 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         "implicit GEMM: Chetlur et al., cuDNN, 2014; warps that load beside warps that multiply: NVIDIA, Hopper tuning "
         "guide"
     )
-    template = "convolution/halo_conv.cu.j2"
-    entry = "halo_conv"
     mapped_names = ("x", "w")
     size_names = ("images", "out_height", "out_width", "channels", "filters", "mask_rows", "mask_columns")
-    config_type = HaloConvConfig
 
     def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
         p, size = problem, problem.filter_size
@@ -132,8 +129,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             f"channels ({p.channels}) come 16 at a time, filters ({p.filters}) 32 at a time",
         )
         yield Constraint(
-            has_whole_units(p),
-            f"blocks of the mask ({p.mask_block}) are whole units of {UNIT} x {UNIT}",
+            has_whole_units(p), f"blocks of the mask ({p.mask_block}) are whole units of {UNIT} x {UNIT}"
         )
         yield Constraint(
             p.stride.rows == p.stride.columns <= 2, f"both strides ({p.stride}) are 1, or both 2"
@@ -178,8 +174,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             f"the lead ({c.lead}) is less than the stages that there are",
         )
         yield Constraint(
-            not c.unit_cost or p.mask_of.is_of_input,
-            "units cost what their taps do with a mask of the input",
+            not c.unit_cost or p.mask_of.is_of_input, "units cost what their taps do with a mask of the input"
         )
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
@@ -240,11 +235,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         )
 
     def launch(
-        self,
-        problem: MaskedConv2dProblem,
-        config: HaloConvConfig,
-        sizes: Mapping[str, int],
-        device: Device,
+        self, problem: MaskedConv2dProblem, config: HaloConvConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         """One thread block per multiprocessor, or a multiple of that if the lists would not have room for all units."""
         tiles, units = problem.filters // config.tile_n, units_of(problem)

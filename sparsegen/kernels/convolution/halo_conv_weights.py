@@ -61,10 +61,7 @@ class HaloConvWeightsConfig(Config):
         4, (2, 3, 4, 5, 6, 8), "pipeline stages in shared memory, a unit of 8 x 8 outputs each"
     )
     parts: int = tunable(
-        44,
-        PARTS,
-        "thread blocks that share the units; their sums are added up in order",
-        packs=True,
+        44, PARTS, "thread blocks that share the units; their sums are added up in order", packs=True
     )
 
 
@@ -86,11 +83,8 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         "Ren et al., SBNet, CVPR 2018 (active blocks alone are computed); implicit GEMM: Chetlur et al., cuDNN, 2014; "
         "warps that load beside warps that multiply: NVIDIA, Hopper tuning guide"
     )
-    template = "convolution/halo_conv_weights.cu.j2"
-    entry = "halo_conv_weights"
     mapped_names = ("x", "dy")
     scratch_names = ("counters", "partial_sums")
-    config_type = HaloConvWeightsConfig
 
     def scope(self, problem: MaskedConv2dWeightsProblem) -> Iterator[Constraint]:
         p = problem

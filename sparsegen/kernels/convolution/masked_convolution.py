@@ -26,7 +26,6 @@ class MaskedConvolution(Family[MaskedConv2dProblem, C]):
     """A family whose kernel finds the live units of 8 × 8 outputs in a mask that comes with every call."""
 
     packed_names = ()
-    problem_type = MaskedConv2dProblem
 
     def pack(self, problem: MaskedConv2dProblem, config: C, matrix: CsrMatrix) -> Packed[Array]:
         """No arrays, and those of the kernel's sizes that are no fields of the problem."""
@@ -42,7 +41,6 @@ class MaskedConvolutionWeights(Family[MaskedConv2dWeightsProblem, C]):
         *("out_height", "out_width", "mask_rows", "mask_columns"),
     )
     packed_names = ()
-    problem_type = MaskedConv2dWeightsProblem
 
     @abstractmethod
     def scratch(self, problem: MaskedConv2dWeightsProblem, config: C) -> dict[str, int]:

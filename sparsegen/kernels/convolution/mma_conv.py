@@ -58,9 +58,6 @@ class MmaConv(UnitTiles[MmaConvConfig]):
 
     name = "mma_conv"
     summary = "masked convolution of any shape on warps' tensor cores, over the live units of 8 x 8 outputs"
-    template = "convolution/mma_conv.cu.j2"
-    entry = "mma_conv"
-    config_type = MmaConvConfig
     smallest = MmaConvConfig(tile_m=64, tile_n=16, warps_m=4, warps_n=1, resident=3)
     shapes = (
         MmaConvConfig(tile_m=128, tile_n=128, warps_m=2, warps_n=4, resident=1),

@@ -55,10 +55,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         "Shah and Nair, Block Sparse Convolution (its own configuration has 3 channels and one filter); reads of "
         "pinned memory: NVIDIA, CUDA C++ programming guide, mapped memory"
     )
-    template = "convolution/strip_conv.cu.j2"
-    entry = "strip_conv"
     size_names = ("height", "width", "out_height", "out_width", "mask_rows", "mask_columns")
-    config_type = StripConvConfig
 
     def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
         p, weights = problem, problem.filters * problem.taps * problem.channels
@@ -99,11 +96,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         }
 
     def launch(
-        self,
-        problem: MaskedConv2dProblem,
-        config: StripConvConfig,
-        sizes: Mapping[str, int],
-        device: Device,
+        self, problem: MaskedConv2dProblem, config: StripConvConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         return Launch(
             grid=(self._tiles(problem, config), 1, 1),

@@ -48,13 +48,10 @@ class TileConv(MaskedConvolution[TileConvConfig]):
         "Ren et al., SBNet, CVPR 2018 (active blocks alone are computed); Shah and Nair, Block Sparse Convolution; "
         "implicit GEMM: Chetlur et al., cuDNN, 2014"
     )
-    template = "convolution/tile_conv.cu.j2"
-    entry = "tile_conv"
     size_names = (
         *("height", "width", "channels", "filters"),
         *("out_height", "out_width", "mask_words", "mask_columns"),
     )
-    config_type = TileConvConfig
 
     def scope(self, problem: MaskedConv2dProblem) -> Iterator[Constraint]:
         yield batch_in_grid(problem)
@@ -78,18 +75,10 @@ class TileConv(MaskedConvolution[TileConvConfig]):
 
     def constants(self, problem: MaskedConv2dProblem, config: TileConvConfig) -> Mapping[str, Value]:
         p = problem
-        return {
-            **geometry_constants(p),
-            **result_constants(p),
-            "layout": p.layout.value,
-        }
+        return {**geometry_constants(p), **result_constants(p), "layout": p.layout.value}
 
     def launch(
-        self,
-        problem: MaskedConv2dProblem,
-        config: TileConvConfig,
-        sizes: Mapping[str, int],
-        device: Device,
+        self, problem: MaskedConv2dProblem, config: TileConvConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         p = problem
         return Launch(

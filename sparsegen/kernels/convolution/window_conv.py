@@ -62,9 +62,6 @@ class WindowConv(UnitTiles[WindowConvConfig]):
 
     name = "window_conv"
     summary = "masked convolution on warps' tensor cores: taps are places in windows of pixels with a halo"
-    template = "convolution/window_conv.cu.j2"
-    entry = "window_conv"
-    config_type = WindowConvConfig
     shapes = (
         WindowConvConfig(),
         WindowConvConfig(tile_m=128, tile_n=128, warps_m=2, warps_n=4),

@@ -56,10 +56,7 @@ class WindowConvWeightsConfig(Config):
     warps_k: int = tunable(2, (1, 2), "warps that share the outputs of a unit")
     stages: int = tunable(3, (2, 3, 4), "pipeline stages in shared memory, a unit of 8 x 8 outputs each")
     parts: int = tunable(
-        16,
-        (1, 4, 8, 16, 32, 64),
-        "blocks that share the units; their sums are added up in order",
-        packs=True,
+        16, (1, 4, 8, 16, 32, 64), "blocks that share the units; their sums are added up in order", packs=True
     )
     resident: int = tunable(1, (1, 2), "thread blocks per multiprocessor")
 
@@ -97,10 +94,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         "mma.sync with cp.async stages: NVIDIA, PTX ISA; float32 from three TF32 products: Ootomo and Yokota, IJHPCA "
         "2022"
     )
-    template = "convolution/window_conv_weights.cu.j2"
-    entry = "window_conv_weights"
     scratch_names = ("arrived", "partial_sums")
-    config_type = WindowConvWeightsConfig
 
     def scope(self, problem: MaskedConv2dWeightsProblem) -> Iterator[Constraint]:
         yield one_batch_element(problem)

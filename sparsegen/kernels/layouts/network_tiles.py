@@ -49,10 +49,7 @@ class LayerTiles:
         groups = self.groups
         first = groups.first[share.start : share.stop + 1]
         own = replace(
-            groups,
-            rows=groups.rows[share],
-            first=first - first[0],
-            tiles=groups.tiles[first[0] : first[-1]],
+            groups, rows=groups.rows[share], first=first - first[0], tiles=groups.tiles[first[0] : first[-1]]
         )
         return replace(self, groups=own, rows=self.rows[share], places=self.places[share])
 

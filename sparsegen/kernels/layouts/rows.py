@@ -78,8 +78,7 @@ def order_rows(lengths: Array, order: str, bundle: int) -> Array:
 
     Args:
         lengths: nonzeros per row.
-        order: ``natural``; ``bundled``: rows of like length become neighbours, bundles stay near their place;
-            ``binned``: bundles of neighbouring rows, the longest first; ``sorted``: by falling length;
+        order: ``natural``; ``binned``: bundles of neighbouring rows, the longest first; ``sorted``: by falling length;
             ``local``: natural, or from the last row to the first if the latter half has more nonzeros.
         bundle: rows per block.
     """
@@ -91,17 +90,11 @@ def order_rows(lengths: Array, order: str, bundle: int) -> Array:
         return rows if lengths[:half].sum() >= lengths[half:].sum() else rows[::-1].copy()
     if order == "sorted":
         return np.argsort(-lengths, kind="stable").astype(np.int32)
-    bundled = rows if order == "binned" else np.argsort(-lengths, kind="stable").astype(np.int32)
     bundles = ceil_div(rows.size, bundle)
     key = np.full(bundles * bundle, -1, dtype=np.int64)
-    if order == "binned":
-        key[: rows.size] = lengths
-        rank = np.argsort(-key.reshape(bundles, bundle).max(axis=1), kind="stable")
-    else:
-        key[: rows.size] = bundled
-        key[rows.size :] = rows.size
-        rank = np.argsort(key.reshape(bundles, bundle).min(axis=1), kind="stable")
+    key[: rows.size] = lengths
+    rank = np.argsort(-key.reshape(bundles, bundle).max(axis=1), kind="stable")
     padded = np.full(bundles * bundle, -1, dtype=np.int32)
-    padded[: rows.size] = bundled
+    padded[: rows.size] = rows
     result = padded.reshape(bundles, bundle)[rank].ravel()
     return result[result >= 0]

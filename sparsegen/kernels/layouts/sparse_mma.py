@@ -17,14 +17,7 @@ from sparsegen.kernels.layouts.limits import (
     resident_blocks_fit,
     shared_memory_fits,
 )
-from sparsegen.kernels.layouts.two_four import (
-    LANES,
-    STRIP,
-    UNIT_COLUMNS,
-    VECTOR,
-    code_vectors,
-    units_across,
-)
+from sparsegen.kernels.layouts.two_four import LANES, STRIP, UNIT_COLUMNS, VECTOR, code_vectors, units_across
 from sparsegen.matrix.features import Features
 from sparsegen.operators import SpmmProblem
 from sparsegen.system.integers import ceil_div
@@ -47,10 +40,7 @@ class SparseMmaConfig(Config):
 
     warps: int = tunable(8, (4, 8, 16), "warps of a block, which share the columns of its rows")
     parts: int = tunable(
-        1,
-        PARTS,
-        "blocks that share rows, each with its own columns, whose activations it keeps",
-        packs=True,
+        1, PARTS, "blocks that share rows, each with its own columns, whose activations it keeps", packs=True
     )
     stages: int = tunable(8, (3, 4, 6, 8, 12), "units of 32 rows by 128 columns in each warp's ring")
     resident_blocks: int = tunable(1, (1, 2), "blocks of a multiprocessor")

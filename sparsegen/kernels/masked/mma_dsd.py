@@ -18,9 +18,6 @@ class MmaDsd(MaskedTiles[DsdProblem, MmaDsdConfig]):
 
     name = "mma_dsd"
     summary = "a matrix masked by blocks times a dense one, on warps' tensor cores"
-    entry = "mma_dsd"
-    problem_type = DsdProblem
-    config_type = MmaDsdConfig
 
 
 FAMILY = MmaDsd()

@@ -18,9 +18,6 @@ class MmaDsdTransposed(MaskedTiles[DsdTransposedProblem, MmaDsdTransposedConfig]
 
     name = "mma_dsd_transposed"
     summary = "the transpose of a matrix masked by blocks times a dense one, on warps' tensor cores"
-    entry = "mma_dsd_transposed"
-    problem_type = DsdTransposedProblem
-    config_type = MmaDsdTransposedConfig
 
 
 FAMILY = MmaDsdTransposed()

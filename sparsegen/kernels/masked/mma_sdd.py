@@ -18,9 +18,6 @@ class MmaSdd(MaskedTiles[SddProblem, MmaSddConfig]):
 
     name = "mma_sdd"
     summary = "the live blocks of a product of dense matrices, on warps' tensor cores"
-    entry = "mma_sdd"
-    problem_type = SddProblem
-    config_type = MmaSddConfig
 
 
 FAMILY = MmaSdd()

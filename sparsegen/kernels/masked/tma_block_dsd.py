@@ -18,10 +18,7 @@ class TmaBlockDsd(SmallBlocks[DsdProblem, TmaBlockDsdConfig]):
 
     name = "tma_block_dsd"
     summary = "a matrix masked by small blocks times a dense one, on warps' tensor cores"
-    entry = "tma_block_dsd"
     mapped_names = ("w",)
-    problem_type = DsdProblem
-    config_type = TmaBlockDsdConfig
 
 
 FAMILY = TmaBlockDsd()

@@ -18,10 +18,7 @@ class TmaBlockDsdTransposed(SmallBlocks[DsdTransposedProblem, TmaBlockDsdTranspo
 
     name = "tma_block_dsd_transposed"
     summary = "the transpose of a matrix masked by small blocks times a dense one, on warps' tensor cores"
-    entry = "tma_block_dsd_transposed"
     mapped_names = ("d",)
-    problem_type = DsdTransposedProblem
-    config_type = TmaBlockDsdTransposedConfig
 
 
 FAMILY = TmaBlockDsdTransposed()

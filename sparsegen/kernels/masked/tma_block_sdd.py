@@ -55,8 +55,6 @@ class TmaBlockSdd(Family[SddProblem, TmaBlockSddConfig]):
 
     name = "tma_block_sdd"
     summary = "the live blocks of a product of dense matrices, each on a warp's tensor cores, of large tiles"
-    template = "masked/tma_block_sdd.cu.j2"
-    entry = "tma_block_sdd"
     source = (
         "Lo: Efficient Sparse Training with Structured Dropout (block-sparse products that skip dropped blocks); warps "
         "that load beside warps that multiply: NVIDIA, Hopper tuning guide"
@@ -64,8 +62,6 @@ class TmaBlockSdd(Family[SddProblem, TmaBlockSddConfig]):
     size_names = ("m", "k", "n")
     packed_names = ()
     mapped_names = ("d", "w")
-    problem_type = SddProblem
-    config_type = TmaBlockSddConfig
 
     def scope(self, problem: SddProblem) -> Iterator[Constraint]:
         side, block = Side.of(problem), problem.block

@@ -18,10 +18,7 @@ class TmaDsd(WalkedTiles[DsdProblem, TmaDsdConfig]):
 
     name = "tma_dsd"
     summary = "a matrix masked by blocks times a dense one, on warpgroups' tensor cores"
-    entry = "tma_dsd"
     mapped_names = ("x", "w", "y")
-    problem_type = DsdProblem
-    config_type = TmaDsdConfig
 
 
 FAMILY = TmaDsd()

@@ -18,10 +18,7 @@ class TmaDsdTransposed(WalkedTiles[DsdTransposedProblem, TmaDsdTransposedConfig]
 
     name = "tma_dsd_transposed"
     summary = "the transpose of a matrix masked by blocks times a dense one, on warpgroups' tensor cores"
-    entry = "tma_dsd_transposed"
     mapped_names = ("x", "d", "y")
-    problem_type = DsdTransposedProblem
-    config_type = TmaDsdTransposedConfig
 
 
 FAMILY = TmaDsdTransposed()

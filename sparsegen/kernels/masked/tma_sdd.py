@@ -14,7 +14,7 @@ from sparsegen.operators import FactorType, SddProblem
 
 # Measured on an H200 at 4096³ with half of the blocks dropped: the least share of a tile's time that columns of their
 # own leave, by blocks of a cluster, as a tile's bytes come through L2 all the same; the density up to which heuristics
-# take them; and the microseconds that prepared loads save, by columns of a tile, beside the rates of other products.
+# take them; and the microseconds that loads prepared once a tile save, by its columns, beside other products' rates.
 LEAST_OWN = {1: 0.93, 2: 0.89}
 OWN_DENSITY = 0.5
 PREPARED_US = {256: 1.5, 128: 1.5, 64: 0.0}
@@ -27,11 +27,6 @@ class TmaSddConfig(CopiedTilesConfig):
     own_columns: bool = tunable(
         False, (False, True), "each warpgroup multiplies the live columns of its own 64 rows alone"
     )
-    prepares: bool = tunable(
-        False,
-        (False, True),
-        "what the loads of a tile share is prepared once, and its place found in fewer steps",
-    )
 
 
 class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
@@ -40,10 +35,7 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
     name = "tma_sdd"
     summary = "the live blocks of a product of dense matrices, on warpgroups' tensor cores"
     template = "masked/tma_sampled.cu.j2"
-    entry = "tma_sdd"
     mapped_names = ("d", "w", "y")
-    problem_type = SddProblem
-    config_type = TmaSddConfig
 
     def constraints(self, problem: SddProblem, config: TmaSddConfig, device: Device) -> Iterator[Constraint]:
         yield from CopiedTiles.constraints(self, problem, config, device)
@@ -57,10 +49,8 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
         )
 
     def heuristic(self, problem: SddProblem, features: Features, device: Device) -> TmaSddConfig:
-        """Returns the config of `CopiedTiles` with prepared loads; for sparse masks in blocks of 64 rows, also with own
-        columns.
-        """
-        found = replace(CopiedTiles.heuristic(self, problem, features, device), prepares=True)
+        """Returns the config of `CopiedTiles`; for sparse masks in blocks of 64 rows, with own columns."""
+        found = CopiedTiles.heuristic(self, problem, features, device)
         own = replace(found, own_columns=True, cluster=1)
         is_sparse = problem.density.share <= OWN_DENSITY
         return own if is_sparse and self.is_valid(problem, own, device) else found
@@ -72,8 +62,7 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
         columns.
         """
         whole = CopiedTiles.analytic_us(self, problem, features, config, device)
-        if config.prepares:
-            whole = max(device.expected_rates.launch_us, whole - PREPARED_US[config.tile_n])
+        whole = max(device.expected_rates.launch_us, whole - PREPARED_US[config.tile_n])
         if not config.own_columns:
             return whole
         share = problem.density.share

@@ -75,10 +75,7 @@ class ClusterNetworkConfig(Config):
 
     cluster: int = tunable(2, (2, 4, 8, 16), "blocks that share a tile's neurons", packs=True)
     inputs: int = tunable(
-        24,
-        (8, 24, 40, 56),
-        "inputs of a tile, which goes through all layers together",
-        searched=(24, 40, 56),
+        24, (8, 24, 40, 56), "inputs of a tile, which goes through all layers together", searched=(24, 40, 56)
     )
     warps: int = tunable(16, (4, 8, 16), "warps of a block", packs=True, searched=(8, 16))
     run: int = run_tunable(4, (1, 2, 4, 8), searched=(2, 4, 8))
@@ -106,8 +103,6 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
         "one kernel over all layers of inputs that fit a few processors together, which Hidayetoğlu et al., HPEC 2020, "
         "leave open; distributed shared memory and asynchronous stores: NVIDIA, PTX ISA 8, st.async"
     )
-    template = "network/cluster_network.cu.j2"
-    entry = "cluster_network"
     size_names = (
         "n",
         "neurons",
@@ -131,7 +126,6 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
         "input_places",
         "values",
     )
-    config_type = ClusterNetworkConfig
 
     def constraints(
         self, problem: SparseNetworkProblem, config: ClusterNetworkConfig, device: Device

@@ -107,11 +107,8 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
         "one kernel over all layers of an input that fits the processor: as Hidayetoğlu et al., HPEC 2020, section "
         "III-C leaves it open; grouping, renumbering by edge colouring and tiles for tensor cores are sparsegen's own"
     )
-    template = "network/fused_network.cu.j2"
-    entry = "fused_network"
     size_names = ("n", "neurons", "outputs", "layers", "positions")
     packed_names = ("layer_table", "places", "general", "blocks", "input_places", "values")
-    config_type = FusedNetworkConfig
 
     def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
         yield from super().scope(problem)

@@ -151,7 +151,6 @@ def launch_of(
 class TiledNetwork(Family[SparseNetworkProblem, C]):
     """A family that multiplies tiles of 16 × 16 weights on tensor cores; see `network_tiles`."""
 
-    problem_type = SparseNetworkProblem
     scratch_names = ("kept", "kept_ids")
 
     def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:

@@ -75,12 +75,8 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
         "one kernel over all layers of an input that fits the processor: as Hidayetoğlu et al., HPEC 2020, section "
         "III-C leaves it open; slices that are dealt, and gathering by diagonal products, are sparsegen's own"
     )
-    template = "network/resident_network.cu.j2"
-    entry = "resident_network"
     size_names = ("n", "neurons", "outputs", "layers", "bias_values")
     packed_names = ("first_slices", "first_chunks", "chunks", "rows", "index", "values")
-    problem_type = SparseNetworkProblem
-    config_type = ResidentNetworkConfig
 
     def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
         yield one_batch_element(problem)
@@ -195,11 +191,7 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
         return min(resident, ceil_div(problem.n, c.inputs))
 
     def analytic_us(
-        self,
-        problem: SparseNetworkProblem,
-        features: Features,
-        config: ResidentNetworkConfig,
-        device: Device,
+        self, problem: SparseNetworkProblem, features: Features, config: ResidentNetworkConfig, device: Device
     ) -> float:
         """The longest of what shared memory, issue slots and the L2 take, tile after tile."""
         c, itemsize, rates = config, problem.dtype.itemsize, device.expected_rates

@@ -111,13 +111,9 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         "Hidayetoğlu et al., At-Scale Sparse Deep Neural Network Inference with Efficient GPU Implementation, "
         "HPEC 2020, section III; one launch for all layers, vectors and the order by banks are sparsegen's own"
     )
-    template = "network/staged_network.cu.j2"
-    entry = "staged_network"
     size_names = ("n", "neurons", "outputs", "layers", "bias_values")
     packed_names = ("buffers", "maps", "map", "slices", "index", "values")
     scratch_names = ("tiles", "kept", "numbers")
-    problem_type = SparseNetworkProblem
-    config_type = StagedNetworkConfig
 
     def scope(self, problem: SparseNetworkProblem) -> Iterator[Constraint]:
         yield one_batch_element(problem)

@@ -134,12 +134,9 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
         "layer by layer with active inputs gathered on the device: Hidayetoğlu et al., HPEC 2020, section III; "
         "grouping and tiles for tensor cores are sparsegen's own"
     )
-    template = "network/streamed_network.cu.j2"
-    entry = "streamed_network"
     size_names = ("n", "neurons", "outputs", "layers", "positions")
     packed_names = ("layer_table", "places", "pairs", "general", "blocks", "input_places", "values")
     scratch_names = ("tiles", "numbers")
-    config_type = StreamedNetworkConfig
 
     def constraints(
         self, problem: SparseNetworkProblem, config: StreamedNetworkConfig, device: Device

@@ -39,10 +39,6 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
 
     name = "gather_conv"
     summary = "submanifold convolution: an implicit GEMM over the points of a kernel map"
-    template = "points/gather_conv.cu.j2"
-    entry = "gather_conv"
-    problem_type = SubmanifoldConv3dProblem
-    config_type = GatherConvConfig
 
     def scope(self, problem: SubmanifoldConv3dProblem) -> Iterator[Constraint]:
         yield from GatheredTiles.scope(self, problem)
@@ -105,11 +101,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         return self.fastest(p, features, (c for c in some if self.is_worth_trying(p, c, device)), device)
 
     def analytic_us(
-        self,
-        problem: SubmanifoldConv3dProblem,
-        features: Features,
-        config: GatherConvConfig,
-        device: Device,
+        self, problem: SubmanifoldConv3dProblem, features: Features, config: GatherConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
         taps = min(float(p.filter_volume.taps), TILE_TAPS * p.live_taps / p.points)

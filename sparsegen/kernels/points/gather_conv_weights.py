@@ -50,11 +50,7 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
 
     name = "gather_conv_weights"
     summary = "gradient of a submanifold convolution by its weights: for each tap a product of gathered rows"
-    template = "points/gather_conv_weights.cu.j2"
-    entry = "gather_conv_weights"
     scratch_names = ("arrived", "partial_sums")
-    problem_type = SubmanifoldConv3dWeightsProblem
-    config_type = GatherConvWeightsConfig
 
     def scope(self, problem: SubmanifoldConv3dWeightsProblem) -> Iterator[Constraint]:
         yield from GatheredTiles.scope(self, problem)

@@ -67,11 +67,8 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
     name = "csr_sddmm"
     summary = "CSR SDDMM in 1-D strips of nonzeros with subwarps and vector loads"
     source = "Gale, Zaharia, Young, Elsen: Sparse GPU Kernels for Deep Learning, SC 2020, section VI"
-    template = "sddmm/csr_sddmm.cu.j2"
-    entry = "csr_sddmm"
     size_names = ("k", "tasks")
     packed_names = ("strips", "column_indices", VALUES)
-    config_type = CsrSddmmConfig
 
     def constraints(
         self, problem: SddmmProblem, config: CsrSddmmConfig, device: Device
@@ -85,8 +82,7 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
         )
         yield Constraint(c.strip % c.batch == 0, f"batch ({c.batch}) divides strip ({c.strip})")
         yield Constraint(
-            c.vector_width * itemsize <= 16,
-            f"vector_width ({c.vector_width}) elements are at most 16 bytes",
+            c.vector_width * itemsize <= 16, f"vector_width ({c.vector_width}) elements are at most 16 bytes"
         )
         yield Constraint(
             problem.k % c.vector_width == 0,
@@ -94,8 +90,7 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
         )
         step = c.threads_per_strip * c.vector_width * c.unroll_k
         yield Constraint(
-            problem.k + step <= MAX_INDEX,
-            f"k ({problem.k}) and a step ({step}) stay within 32 bits",
+            problem.k + step <= MAX_INDEX, f"k ({problem.k}) and a step ({step}) stay within 32 bits"
         )
         words = ceil_div(c.vector_width * itemsize, 4)
         held = c.strip + c.unroll_k * (c.batch * words + c.vector_width)
@@ -185,10 +180,7 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
         ):
             strip //= 2
         return CsrSddmmConfig(
-            strip=strip,
-            threads_per_strip=threads,
-            strips_per_block=128 // threads,
-            vector_width=vector,
+            strip=strip, threads_per_strip=threads, strips_per_block=128 // threads, vector_width=vector
         )
 
     def published(self, problem: SddmmProblem) -> tuple[CsrSddmmConfig, ...]:

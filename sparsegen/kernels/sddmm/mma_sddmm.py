@@ -96,11 +96,8 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         "columns with a nonzero in a panel put side by side: sparse graph translation of Wang et al., TC-GNN, USENIX "
         "ATC 2023; float32 from three TF32 products: Ootomo and Yokota, IJHPCA 2022"
     )
-    template = "sddmm/mma_sddmm.cu.j2"
-    entry = "mma_sddmm"
     size_names = ("k",)
     packed_names = ("tiles", "rows", "columns", "shifts", "places", VALUES)
-    config_type = MmaSddmmConfig
 
     def constraints(
         self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device

@@ -100,11 +100,8 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         "strips, subwarps and the transposed reduction of Gale et al., SC 2020, section VI, on panels for Hopper's "
         "227 KiB of shared memory per block"
     )
-    template = "sddmm/panel_sddmm.cu.j2"
-    entry = "panel_sddmm"
     size_names = ("n", "k")
     packed_names = ("first_groups", "tasks", "indices", VALUES)
-    config_type = PanelSddmmConfig
 
     def scope(self, problem: SddmmProblem) -> Iterator[Constraint]:
         yield from super().scope(problem)
@@ -124,8 +121,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         yield Constraint(panels <= MAX_GRID_Y, f"n / panel_n ({panels}) is at most {MAX_GRID_Y}")
         threads = WARP * c.warps * c.resident_blocks
         yield Constraint(
-            threads <= MAX_THREADS,
-            f"warps · 32 · resident_blocks ({threads}) is at most {MAX_THREADS}",
+            threads <= MAX_THREADS, f"warps · 32 · resident_blocks ({threads}) is at most {MAX_THREADS}"
         )
         # A row's share, sums, indices in use and under way; chunks of B, addresses and counters, as nvcc was seen to
         # need them.
@@ -241,11 +237,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         )
 
     def _microseconds(
-        self,
-        problem: SddmmProblem,
-        features: Features,
-        config: PanelSddmmConfig,
-        device: Device,
+        self, problem: SddmmProblem, features: Features, config: PanelSddmmConfig, device: Device
     ) -> float:
         """The expected time of all nonzeros, with those that fill up strips, where they lie anywhere."""
         c, panels = config, max(1, self._panels(problem, config))

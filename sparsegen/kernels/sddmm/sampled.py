@@ -24,8 +24,6 @@ C = TypeVar("C", bound=Config)
 class SampledProduct(Family[SddmmProblem, C]):
     """A family of sddmm whose last packed array is `VALUES`, in CSR order, and whose grid has the batch along z."""
 
-    problem_type = SddmmProblem
-
     def batch_size_names(self, problem: SddmmProblem) -> tuple[str, ...]:
         """SIZE parameters that give the strides of batch elements' A, B and D, but for k and those in `size_names`."""
         if problem.batch == 1:

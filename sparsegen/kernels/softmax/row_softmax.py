@@ -21,10 +21,6 @@ class RowSoftmax(RowWise[SoftmaxProblem, RowSoftmaxConfig]):
     name = "row_softmax"
     summary = "softmax of CSR rows, by a subwarp, a warp or a block each"
     source = "Milakov, Gimelshein: Online normalizer calculation for softmax, arXiv 1805.02867, section 3"
-    template = "softmax/row_softmax.cu.j2"
-    entry = "row_softmax"
-    problem_type = SoftmaxProblem
-    config_type = RowSoftmaxConfig
     arrays_kept = 1
     value_cycles = 0.67
 

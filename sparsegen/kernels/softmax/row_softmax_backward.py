@@ -19,10 +19,6 @@ class RowSoftmaxBackward(RowWise[SoftmaxBackwardProblem, RowSoftmaxBackwardConfi
     name = "row_softmax_backward"
     summary = "gradient of a softmax of CSR rows, by a subwarp, a warp or a block each"
     source = "the softmax's Jacobian times a vector, in the manner of row_softmax; sparsegen's own"
-    template = "softmax/row_softmax_backward.cu.j2"
-    entry = "row_softmax_backward"
-    problem_type = SoftmaxBackwardProblem
-    config_type = RowSoftmaxBackwardConfig
     arrays_kept = 2
     value_cycles = 0.95
 

@@ -84,14 +84,10 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         "et al., Flash-LLM, VLDB 2023, section 4; warps that load beside warps that multiply: NVIDIA, Hopper tuning "
         "guide; the lanes' slots are sparsegen's own"
     )
-    template = "spmm/bitmap_spmm.cu.j2"
-    entry = "bitmap_spmm"
     mapped_names = ("b", "c")
     size_names = ("m", "k", "n", "row_tiles", "steps", "value_bytes")
     packed_names = ("heads", "offsets", "values")
     scratch_names = ("parts", "counters")
-    problem_type = SpmmProblem
-    config_type = BitmapConfig
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
         return copied_scope(problem)

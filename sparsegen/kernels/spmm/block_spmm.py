@@ -72,12 +72,8 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
         "warps that load beside warps that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide; rows "
         "of most blocks first: Gale et al., SC 2020, section V-C (row swizzle); the format is block CSR"
     )
-    template = "spmm/block_spmm.cu.j2"
-    entry = "block_spmm"
     size_names = ("m", "k", "n", "row_block_count")
     packed_names = BLOCK_NAMES
-    problem_type = SpmmProblem
-    config_type = BlockSpmmConfig
 
     def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()

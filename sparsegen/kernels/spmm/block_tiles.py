@@ -6,12 +6,7 @@ import numpy as np
 
 from sparsegen.kernels.base import Constraint
 from sparsegen.kernels.packed import Packed, empty_as_one
-from sparsegen.kernels.spmm.tensor_tiles import (
-    places_of_tiles,
-    stored_tiles,
-    swizzled_places,
-    tile_lengths,
-)
+from sparsegen.kernels.spmm.tensor_tiles import places_of_tiles, stored_tiles, swizzled_places, tile_lengths
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div

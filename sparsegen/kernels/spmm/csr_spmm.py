@@ -26,6 +26,7 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.gather_time import (
     LARGE_TILE_BYTES,
     LINE_BYTES,
+    by_dtype,
     idle_share,
     missing_share,
     work_us,
@@ -72,44 +73,24 @@ class Costs:
     c: float
 
 
-OF_HALF = Costs(
-    start_us=1.48,
-    product=0.016,
-    line=0.32,
-    idle=0.0713,
-    row=14.3,
-    sum=0.0995,
-    nonzero=35.2,
-    longest=29.3,
-    turn=55.3,
-    shared=13.3,
-    crowded=75.8,
-    a=1.26,
-    far=0.0724,
-    b=1.11,
-    c=0.297,
+COSTS = by_dtype(  # of 16-bit elements, of float32
+    Costs,
+    start_us=(1.48, 1.37),
+    product=(0.016, 0.0242),
+    line=(0.32, 0.183),
+    idle=(0.0713, 0.0863),
+    row=(14.3, 10.5),
+    sum=(0.0995, 0.083),
+    nonzero=(35.2, 5.8),
+    longest=(29.3, 39.9),
+    turn=(55.3, 309.0),
+    shared=(13.3, 15.6),
+    crowded=(75.8, 92.4),
+    a=(1.26, 2.5),
+    far=(0.0724, 0.144),
+    b=(1.11, 1.24),
+    c=(0.297, 0.524),
 )
-COSTS = {
-    DType.FLOAT32: Costs(
-        start_us=1.37,
-        product=0.0242,
-        line=0.183,
-        idle=0.0863,
-        row=10.5,
-        sum=0.083,
-        nonzero=5.8,
-        longest=39.9,
-        turn=309.0,
-        shared=15.6,
-        crowded=92.4,
-        a=2.5,
-        far=0.144,
-        b=1.24,
-        c=0.524,
-    ),
-    DType.FLOAT16: OF_HALF,
-    DType.BFLOAT16: OF_HALF,
-}
 FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # cycles of a nonzero in flight, if B has more rows than this
 UNROLLED = 8  # nonzeros whose loads of B a thread has on their way at once
 ADDRESS_REGISTERS = 24  # registers of a thread besides sums and these
@@ -145,8 +126,8 @@ class CsrSpmmConfig(Config):
     )
     row_order: str = tunable(
         "sorted",
-        ("natural", "bundled", "binned", "sorted"),
-        "row swizzle: rows of like length share a block (bundled), long blocks first (binned), both (sorted)",
+        ("natural", "sorted"),
+        "row swizzle: rows by falling length, so that rows of like length share a block and long blocks come first",
         searched=("sorted",),
         packs=True,
     )
@@ -160,9 +141,8 @@ class CsrSpmmConfig(Config):
     residue_unroll: bool = tunable(False, (False, True), "unroll the residue of a row", searched=(False,))
     staging: str = tunable(
         "shared_async",
-        ("broadcast", "shared", "shared_async"),
-        "how a subwarp reads its nonzeros: each thread by itself, or through shared memory, or with cp.async ahead",
-        searched=("shared", "shared_async"),
+        ("shared", "shared_async"),
+        "how a subwarp reads its nonzeros: through shared memory, or with cp.async ahead",
     )
     registers: int = tunable(
         64, (32, 64, 128), "registers per thread that the compiler may use", searched=(64, 128)
@@ -180,12 +160,8 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     name = "csr_spmm"
     summary = "CSR SpMM in 1-D tiles with subwarps, vector loads and row swizzle"
     source = "Gale, Zaharia, Young, Elsen: Sparse GPU Kernels for Deep Learning, SC 2020, section V"
-    template = "spmm/csr_spmm.cu.j2"
-    entry = "csr_spmm"
     size_names = ("m", "k", "n")
     packed_names = ("row_order", "row_offsets", "column_indices", "values")
-    problem_type = SpmmProblem
-    config_type = CsrSpmmConfig
 
     def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
@@ -211,10 +187,6 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         yield Constraint(
             c.tile_n // c.threads_per_row <= 32,
             f"a thread keeps tile_n / threads_per_row ({c.tile_n // c.threads_per_row}) sums, at most 32",
-        )
-        yield Constraint(
-            c.tile_k * (c.tile_n // c.threads_per_row) * itemsize <= 1024 or c.staging != "broadcast",
-            "a strip's values of B (tile_k · tile_n / threads_per_row elements) stay within 256 registers",
         )
         yield allowed_registers_fit(c.registers, threads)
         sums = c.tile_n // c.threads_per_row
@@ -265,7 +237,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     @staticmethod
     def _static_shared_bytes(problem: SpmmProblem, c: CsrSpmmConfig) -> int:
         subwarps = c.row_splits * c.rows_per_block
-        stages = {"broadcast": 0, "shared": 1, "shared_async": 2}[c.staging]
+        stages = {"shared": 1, "shared_async": 2}[c.staging]
         strips = subwarps * stages * c.tile_k * (c.index_bits // 8 + problem.dtype.itemsize)
         sums = 4 * subwarps * c.tile_n if c.row_splits > 1 else 0
         return strips + sums

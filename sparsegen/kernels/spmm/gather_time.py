@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from sparsegen.kernels.base import Device
+from sparsegen.operators import DType
 from sparsegen.system.integers import round_up
 
+T = TypeVar("T")
 LINE_BYTES = 128  # bytes of global memory that a load moves at least
 LARGE_TILE_BYTES = 600_000  # bytes of B's tile beyond which rows that run together do not share what L1 holds
 
@@ -26,3 +31,9 @@ def work_us(cycles: float, l2_bytes: float, memory_bytes: float, device: Device)
         + l2_bytes / device.l2_bytes_per_us
         + memory_bytes / device.expected_rates.copy_bytes_per_us
     )
+
+
+def by_dtype(kind: Callable[..., T], **costs: tuple[float, float]) -> dict[DType, T]:
+    """Returns the costs of each dtype, from pairs: of 16-bit elements, of float32."""
+    half, single = (kind(**{name: pair[i] for name, pair in costs.items()}) for i in (0, 1))
+    return {DType.FLOAT16: half, DType.BFLOAT16: half, DType.FLOAT32: single}

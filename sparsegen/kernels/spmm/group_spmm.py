@@ -55,12 +55,8 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
     name = "group_spmm"
     summary = "Rows that share columns as dense tiles on tensor cores"
     source = "grouping by hashes of column sets and tiles for tensor cores are sparsegen's own"
-    template = "spmm/group_spmm.cu.j2"
-    entry = "group_spmm"
     size_names = ("n", "groups")
     packed_names = ("rows", "first", "columns", "values")
-    problem_type = SpmmProblem
-    config_type = GroupSpmmConfig
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
         yield Constraint(

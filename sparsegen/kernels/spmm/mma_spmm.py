@@ -12,11 +12,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
-from sparsegen.kernels.layouts.limits import (
-    enough_registers,
-    shared_memory_fits,
-    tiles_in_grid,
-)
+from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits, tiles_in_grid
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.mma_spmm_config import (
@@ -60,12 +56,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         "load as sparse, compute as dense: Xia et al., Flash-LLM, VLDB 2023, section 4; float32 from three TF32 "
         "products: Ootomo and Yokota, IJHPCA 2022"
     )
-    template = "spmm/mma_spmm.cu.j2"
-    entry = "mma_spmm"
     size_names = ("m", "k", "n", "panels")
     packed_names = ("tile_counts", "tiles", "places", "values")
-    problem_type = SpmmProblem
-    config_type = MmaSpmmConfig
 
     def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()

@@ -127,12 +127,8 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
     name = "panel_spmm"
     summary = "SpMM from panels of B kept in shared memory, rows of A streamed past them"
     source = "the reuse argument of Gale et al., SC 2020, section V-A, for Hopper's 227 KiB of shared memory per block"
-    template = "spmm/panel_spmm.cu.j2"
-    entry = "panel_spmm"
     size_names = ("m", "k", "n", "groups", "panels")
     packed_names = ("row_order", "run_offsets", "offsets", "values")
-    problem_type = SpmmProblem
-    config_type = PanelSpmmConfig
 
     def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()

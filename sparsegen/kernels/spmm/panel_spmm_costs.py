@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sparsegen.kernels.spmm.gather_time import by_dtype
 from sparsegen.operators import DType
 
 
@@ -42,46 +43,25 @@ class Costs:
     c: float
 
 
-ROW_MAJOR_HALF = Costs(
-    start_us=1.36,
-    product=0.0175,
-    apart=0.0080,
-    grouped=0.0128,
-    load=0.0,
-    sum=1.38,
-    nonzero=35.8,
-    step=83.7,
-    round=1160.0,
-    panel=1580.0,
-    spilling=0.0,
-    unaligned=3.04,
-    tile=0.16,
-    a=0.893,
-    b=1.36,
-    c=0.716,
+ROW_MAJOR_COSTS = by_dtype(  # of 16-bit elements, of float32
+    Costs,
+    start_us=(1.36, 1.09),
+    product=(0.0175, 0.0169),
+    apart=(0.0080, 0.0165),
+    grouped=(0.0128, 0.0013),
+    load=(0.0, 3.93),
+    sum=(1.38, 1.51),
+    nonzero=(35.8, 23.5),
+    step=(83.7, 118.0),
+    round=(1160.0, 1300.0),
+    panel=(1580.0, 815.0),
+    spilling=(0.0, 0.0),
+    unaligned=(3.04, 1.49),
+    tile=(0.16, 0.17),
+    a=(0.893, 0.328),
+    b=(1.36, 1.33),
+    c=(0.716, 0.429),
 )
-ROW_MAJOR_COSTS = {
-    DType.FLOAT32: Costs(
-        start_us=1.09,
-        product=0.0169,
-        apart=0.0165,
-        grouped=0.0013,
-        load=3.93,
-        sum=1.51,
-        nonzero=23.5,
-        step=118.0,
-        round=1300.0,
-        panel=815.0,
-        spilling=0.0,
-        unaligned=1.49,
-        tile=0.17,
-        a=0.328,
-        b=1.33,
-        c=0.429,
-    ),
-    DType.FLOAT16: ROW_MAJOR_HALF,
-    DType.BFLOAT16: ROW_MAJOR_HALF,
-}
 # Costs for a row-major C whose batch elements have values of their own, and for a column-major one.
 OWN_VALUES = Costs(
     start_us=2.3,

@@ -22,13 +22,14 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.gather_time import (
     LARGE_TILE_BYTES,
     LINE_BYTES,
+    by_dtype,
     idle_share,
     missing_share,
     work_us,
 )
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
@@ -77,46 +78,25 @@ class Costs:
     c: float
 
 
-OF_HALF = Costs(
-    start_us=0.92,
-    product=0.0187,
-    line=0.0,
-    idle=0.0311,
-    segment=23.6,
-    part_sum=1.05,
-    step=250.0,
-    nonzero=45.1,
-    turn=930.0,
-    cut=2500.0,
-    further_part=87.9,
-    a=0.086,
-    far=0.113,
-    farther=0.089,
-    b=0.79,
-    c=0.0,
+COSTS = by_dtype(  # of 16-bit elements, of float32
+    Costs,
+    start_us=(0.92, 1.21),
+    product=(0.0187, 0.0),
+    line=(0.0, 0.296),
+    idle=(0.0311, 0.0322),
+    segment=(23.6, 0.0),
+    part_sum=(1.05, 1.19),
+    step=(250.0, 173.0),
+    nonzero=(45.1, 41.5),
+    turn=(930.0, 364.0),
+    cut=(2500.0, 2240.0),
+    further_part=(87.9, 26.7),
+    a=(0.086, 4.9),
+    far=(0.113, 0.124),
+    farther=(0.089, 0.14),
+    b=(0.79, 1.04),
+    c=(0.0, 0.783),
 )
-COSTS = {
-    DType.FLOAT32: Costs(
-        start_us=1.21,
-        product=0.0,
-        line=0.296,
-        idle=0.0322,
-        segment=0.0,
-        part_sum=1.19,
-        step=173.0,
-        nonzero=41.5,
-        turn=364.0,
-        cut=2240.0,
-        further_part=26.7,
-        a=4.9,
-        far=0.124,
-        farther=0.14,
-        b=1.04,
-        c=0.783,
-    ),
-    DType.FLOAT16: OF_HALF,
-    DType.BFLOAT16: OF_HALF,
-}
 
 
 @dataclass(frozen=True)
@@ -158,13 +138,9 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
         "neighbours of a node in groups of bounded size: Wang et al., GNNAdvisor, OSDI 2021, section 4; the sum of a "
         "row's parts in a fixed order is sparsegen's own"
     )
-    template = "spmm/segment_spmm.cu.j2"
-    entry = "segment_spmm"
     size_names = ("m", "k", "n", "segment_count", "part_count")
     packed_names = ("segments", "indices", "values", "cuts")
     scratch_names = ("parts", "counters")
-    problem_type = SpmmProblem
-    config_type = SegmentSpmmConfig
 
     def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
@@ -187,8 +163,7 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
             f"vector ({c.vector}) divides n ({problem.n}), so that rows of B and C are aligned",
         )
         yield Constraint(
-            c.vector * itemsize <= LOAD_BYTES,
-            f"vector ({c.vector}) elements are at most {LOAD_BYTES} bytes",
+            c.vector * itemsize <= LOAD_BYTES, f"vector ({c.vector}) elements are at most {LOAD_BYTES} bytes"
         )
         needed = _registers(problem, c)
         yield Constraint(

@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparsegen.kernels.packed import Packed, empty_as_one
-from sparsegen.kernels.spmm.tensor_tiles import (
-    places_of_tiles,
-    stored_tiles,
-    swizzled_places,
-    tile_lengths,
-)
+from sparsegen.kernels.spmm.tensor_tiles import places_of_tiles, stored_tiles, swizzled_places, tile_lengths
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import SpmmProblem
 from sparsegen.system.integers import ceil_div

@@ -66,14 +66,10 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
         "Lo: Efficient Sparse Training with Structured Dropout (block-sparse products); warps that load beside warps "
         "that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide; the format is block CSR"
     )
-    template = "spmm/tma_block_spmm.cu.j2"
-    entry = "tma_block_spmm"
     mapped_names = ("b", "c")
     size_names = ("m", "k", "n", "row_block_count")
     packed_names = BLOCK_NAMES
     scratch_names = ("counters",)
-    problem_type = SpmmProblem
-    config_type = TmaBlockSpmmConfig
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
         return copied_scope(problem)

@@ -72,14 +72,10 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         "shapes of wgmma: NVIDIA, PTX ISA; rows of most blocks first: Gale et al., SC 2020, section V-C; the format is "
         "block CSR"
     )
-    template = "spmm/turned_block_spmm.cu.j2"
-    entry = "turned_block_spmm"
     mapped_names = ("b", "c")
     size_names = ("m", "k", "n", "row_tile_count")
     packed_names = SMALL_BLOCK_NAMES
     scratch_names = ("counters",)
-    problem_type = SpmmProblem
-    config_type = TurnedBlockSpmmConfig
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
         yield from copied_scope(problem)
@@ -130,11 +126,7 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         return {"row_tile_count": ceil_div(problem.m, config.tile_m)}
 
     def launch(
-        self,
-        problem: SpmmProblem,
-        config: TurnedBlockSpmmConfig,
-        sizes: Mapping[str, int],
-        device: Device,
+        self, problem: SpmmProblem, config: TurnedBlockSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         tiles = sizes["row_tile_count"] * ceil_div(problem.n, TILE_N * config.cluster)
         return persistent_launch(tiles, config.cluster, device)

@@ -53,13 +53,9 @@ class Uspmm(Family[SpmmProblem, UspmmConfig]):
     name = "uspmm"
     summary = "ELL SpMM for uniform sparsity: lanes along m, warps along k', partial sums in shared memory"
     source = "Muralidharan: Uniform Sparsity in Deep Neural Networks, MLSys 2023, the USpMM kernel"
-    template = "spmm/uspmm.cu.j2"
-    entry = "uspmm"
     size_names = ("m", "k", "n", "width")
     packed_names = ("ellval", "ellidx", "filled")
     packing_version = 2
-    problem_type = SpmmProblem
-    config_type = UspmmConfig
 
     def requirements(
         self, problem: SpmmProblem, features: Features, config: UspmmConfig

@@ -63,13 +63,9 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
         "Muralidharan: Uniform Sparsity in Deep Neural Networks, MLSys 2023, the USpMM-Vec kernel and its outlook; "
         "the HYB split of Bell and Garland, SC 2009, section 3.4"
     )
-    template = "spmm/uspmm_vec.cu.j2"
-    entry = "uspmm_vec"
     size_names = ("m", "k", "n", "steps")
     packed_names = ("values", "indices", "rest_offsets", "filled")
     packing_version = 2
-    problem_type = SpmmProblem
-    config_type = UspmmVecConfig
 
     def published(self, problem: SpmmProblem) -> tuple[UspmmVecConfig, ...]:
         """vecSize 2, B gathered, and (N_warp, V_size) = (1, 8) of section 4.1 of the paper, (2, 8) of section 4.3."""

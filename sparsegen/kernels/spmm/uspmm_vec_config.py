@@ -18,18 +18,10 @@ class UspmmVecConfig(Config):
         8, (1, 2, 4, 8, 16), "threads that share rows of A", searched=(1, 2, 4, 8), packs=True
     )
     vec_size: int = tunable(
-        2,
-        (1, 2, 4, 8),
-        "neighbouring rows of a thread, loaded as a vector",
-        searched=(1, 2, 4),
-        packs=True,
+        2, (1, 2, 4, 8), "neighbouring rows of a thread, loaded as a vector", searched=(1, 2, 4), packs=True
     )
     step: int = tunable(
-        4,
-        (1, 2, 4, 8),
-        "places of those rows that come with the same load",
-        searched=(2, 4, 8),
-        packs=True,
+        4, (1, 2, 4, 8), "places of those rows that come with the same load", searched=(2, 4, 8), packs=True
     )
     k_splits: int = tunable(1, (1, 2, 4, 8, 16), "warps that share the places of the same rows")
     row_warps: int = tunable(8, (1, 2, 4, 8, 16), "warps of a block with rows of their own")
@@ -60,11 +52,7 @@ def tiled(usual: UspmmVecConfig, n: int) -> tuple[UspmmVecConfig, ...]:
         if sums > tile_n or (tile_n > 8 and tile_n >= 2 * n):
             continue
         config = replace(
-            usual,
-            tile_n=tile_n,
-            threads_per_row=tile_n // sums,
-            k_splits=k_splits,
-            row_warps=16 // k_splits,
+            usual, tile_n=tile_n, threads_per_row=tile_n // sums, k_splits=k_splits, row_warps=16 // k_splits
         )
         found.append(config)
         if tile_n == 8:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsegen.operators import DType
+from sparsegen.kernels.spmm.gather_time import by_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,41 +45,21 @@ class Costs:
     a: float
 
 
-OF_HALF = Costs(
-    start_us=1.47,
-    product=0.022,
-    line=0.335,
-    unaligned=0.248,
-    unaligned_byte=4.11,
-    byte=1.20,
-    step=153.0,
-    gathered_step=579.0,
-    spilling=6280.0,
-    sum=0.117,
-    rest=399.0,
-    rest_row=439.0,
-    rest_sum=0.0158,
-    move=0.515,
-    a=0.087,
+COSTS = by_dtype(  # of 16-bit elements, of float32
+    Costs,
+    start_us=(1.47, 1.56),
+    product=(0.022, 0.037),
+    line=(0.335, 0.454),
+    unaligned=(0.248, 0.103),
+    unaligned_byte=(4.11, 1.07),
+    byte=(1.20, 1.33),
+    step=(153.0, 0.0),
+    gathered_step=(579.0, 305.0),
+    spilling=(6280.0, 3810.0),
+    sum=(0.117, 0.129),
+    rest=(399.0, 303.0),
+    rest_row=(439.0, 793.0),
+    rest_sum=(0.0158, 0.0272),
+    move=(0.515, 0.378),
+    a=(0.087, 0.386),
 )
-COSTS = {
-    DType.FLOAT32: Costs(
-        start_us=1.56,
-        product=0.037,
-        line=0.454,
-        unaligned=0.103,
-        unaligned_byte=1.07,
-        byte=1.33,
-        step=0.0,
-        gathered_step=305.0,
-        spilling=3810.0,
-        sum=0.129,
-        rest=303.0,
-        rest_row=793.0,
-        rest_sum=0.0272,
-        move=0.378,
-        a=0.386,
-    ),
-    DType.FLOAT16: OF_HALF,
-    DType.BFLOAT16: OF_HALF,
-}

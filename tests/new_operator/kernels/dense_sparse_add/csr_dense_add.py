@@ -31,12 +31,8 @@ class CsrDenseAdd(Family[DenseSparseAddProblem, CsrDenseAddConfig]):
     name = "csr_dense_add"
     summary = "a dense matrix plus a CSR one, a block for each row"
     source = "no paper: two loops"
-    template = "dense_sparse_add/csr_dense_add.cu.j2"
-    entry = "csr_dense_add"
     size_names = ("k",)
     packed_names = ("row_offsets", "column_indices", "values")
-    problem_type = DenseSparseAddProblem
-    config_type = CsrDenseAddConfig
 
     def scope(self, problem: DenseSparseAddProblem) -> Iterator[Constraint]:
         yield one_batch_element(problem)
