@@ -130,7 +130,7 @@ def begun_peers(pool: ThreadPoolExecutor) -> dict[tuple[int, int], dict[str, Fut
 
 
 def finished(begun: Mapping[Any, Mapping[str, Future[Way | None]]]) -> dict[Any, dict[str, Way]]:
-    """Those that did not fail, once all are made: nothing else runs while times are taken."""
+    """Keep those that did not fail, once all are made: nothing else runs while times are taken."""
     made = {layer: {kind: one.result() for kind, one in kinds.items()} for layer, kinds in begun.items()}
     return {layer: {kind: way for kind, way in ways.items() if way} for layer, ways in made.items()}
 

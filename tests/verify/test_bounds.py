@@ -39,7 +39,7 @@ def smallest(dtype: DType) -> float:
 
 
 def of_split(dtype: DType, magnitude: Array, terms: Any) -> Array:
-    """What float32 factors lose as two TF32 numbers."""
+    """Loss of float32 factors as two TF32 numbers."""
     lost: Array = 4 * magnitude / np.sqrt(terms + 2.0) * (2.0**-23 if dtype is DType.FLOAT32 else 0)
     return lost
 

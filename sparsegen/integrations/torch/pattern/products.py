@@ -31,12 +31,13 @@ from sparsegen.integrations.torch.calls.direct import (
     asked,
     is_watched,
 )
+from sparsegen.integrations.torch.calls.launches import Gradients
 from sparsegen.integrations.torch.calls.like_before import LATEST
 from sparsegen.integrations.torch.calls.prepared import MISALIGNED
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.integrations.torch.pattern import plain
 from sparsegen.integrations.torch.pattern.carried_patterns import HELD
-from sparsegen.integrations.torch.pattern.linear_steps import Gradients, LinearStep
+from sparsegen.integrations.torch.pattern.linear_steps import LinearStep
 from sparsegen.integrations.torch.pattern.pattern import Product, SparsePattern
 
 
