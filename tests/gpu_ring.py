@@ -32,6 +32,7 @@ NOT_RUN = "not run: the seconds of --gpu-budget were over"
 SIZES = (49, 256, 1)  # of the heuristics' tests, in the order of their turns
 GRACE = 30.0  # seconds beyond the budget that a test may go on
 PROGRESS = 10.0  # seconds between two lines
+FAILURE = 1500  # last characters of why a test failed that are printed at once
 DEADLINE = "sparsegen gpu deadline"  # where xdist carries it to its workers
 LOST = pytest.StashKey[str]()  # why the device is of no use to this process any more
 LOST_EXIT = 70
@@ -124,6 +125,7 @@ class Ledger:
         self._recent: dict[str, None] = {}  # groups since the last line of progress, in order
         self._told = self._started
         self._watch: threading.Timer | None = None
+        self._plugins: pytest.PytestPluginManager | None = None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -156,6 +158,8 @@ class Ledger:
         if report.when == "call" or outcome != "passed":
             before = self._outcomes.get(report.nodeid)
             self._outcomes[report.nodeid] = "failed" if "failed" in (before, outcome) else outcome
+        if outcome == "failed" and self._reporter is not None:  # now: what is killed prints no summary
+            self._reporter.write_line(f"\nFAILED {report.nodeid}\n{report.longreprtext[-FAILURE:]}")
         self._recent[group] = None
 
     @pytest.hookimpl(trylast=True)
@@ -178,7 +182,7 @@ class Ledger:
 
     @property
     def _reporter(self) -> Any:
-        return self._plugins.get_plugin("terminalreporter")
+        return None if self._plugins is None else self._plugins.get_plugin("terminalreporter")
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:

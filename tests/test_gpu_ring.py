@@ -179,6 +179,8 @@ def test_what_hangs_is_ended_and_everything_is_told(tmp_path: Path) -> None:
     status, lines = ring_in(tmp_path, "--gpu-budget", str(patience(10)))
     assert status == 2
     assert numbers(lines, "test_hanging.py") == ["0", "0", "0", "1"]
+    failed = lines.index(f"FAILED {gpu_ring.CONTRACT}::test_heuristics_at_size[csr_spmm-256]")
+    assert any("it faults" in line for line in lines[failed : failed + 30]), "told when it failed"
     assert lines[-1].startswith("all ")
 
 
