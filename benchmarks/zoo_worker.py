@@ -114,13 +114,17 @@ class Subject:
         found |= self._compared(step, _call(model, self._inputs))
         if not self._is_timed:  # times of the host would leave most layers dense
             model = copy.deepcopy(self._dense)
-            found |= _layers(step, convert(model, dense="never"))
+            report = convert(model, dense="never")
+            found |= _layers(step, report)
             found |= self._compared(step, _call(model, self._inputs))
         self._calls[step] = [_call(one, self._inputs) for one in (self._dense, model)]
         timed = self._timed(step) if self._is_timed else {}
         self._is_captured = step is Step.GRAPH and f"{step}_us" in timed
-        if step is Step.EAGER or self._is_captured:
-            self._models, self._compiled_layers = (self._dense, model), found[f"{step}_sparse_layers"]
+        if self._is_captured:  # to be compiled: the compiler takes each layer alone
+            model = copy.deepcopy(self._dense)
+            report = convert(model, example_inputs=self._inputs, fuse=False)
+        if self._is_captured or step is Step.EAGER:
+            self._models, self._compiled_layers = (self._dense, model), len(report.converted)
         return found | timed
 
     def _compiled(self) -> Facts:
