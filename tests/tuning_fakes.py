@@ -295,7 +295,8 @@ class FakeExecutor:
             behaviour == "slightly_wrong"
         ):  # by twice the bound of a sum in float32 (`sparsegen.verify.bounds`)
             terms, magnitude = ints[0][4] - ints[0][3], (abs(dense) @ abs(floats[1].reshape(k, n)))[3, 5]
-            exact[3, 5] += 2 * 2.0**-24 * (4 * np.sqrt(terms + 2.0) * magnitude + 2 * abs(exact[3, 5]))
+            roundings = 4 * (np.sqrt(terms + 2.0) + 2 / np.sqrt(terms + 2.0))
+            exact[3, 5] += 2 * 2.0**-24 * (roundings * magnitude + 2 * abs(exact[3, 5]))
         if behaviour == "unstable" and kernel.launches:
             exact *= 1.0 + kernel.launches
         if behaviour == "fading" and kernel.timings >= 2:  # right until its trial has ended

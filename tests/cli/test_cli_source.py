@@ -80,10 +80,10 @@ def test_config_changes_the_heuristic(run: Command) -> None:
         "--config",
         "tile_k=32",
         "--config",
-        "row_order=binned",
+        "row_order=sorted",
     )
     data = run.json(*arguments)
-    assert (data["config"]["tile_k"], data["config"]["row_order"]) == (32, "binned")
+    assert (data["config"]["tile_k"], data["config"]["row_order"]) == (32, "sorted")
     assert data["chosen_by"] == "the command line"
     assert data["source"] == run(*arguments).output
     assert "kTileK = 32;" in data["source"]

@@ -166,7 +166,7 @@ def test_an_unmeasured_config_is_judged_by_similar_ones() -> None:
         timed(9.9, a, tile_n=32),
         timed(10, a, tile_n=64),
         timed(10, b, tile_n=64),
-        timed(30, b, tile_n=32, row_order="binned"),
+        timed(30, b, tile_n=32, row_order="sorted"),
         timed(28, b, tile_n=32, row_order="natural"),
     ]
     assert ask(measured, workload(tag="x", nnz=6000)).config.tile_n == 64

@@ -15,7 +15,7 @@ from sparsegen.tuning_db.store import Store
 RECORDS = Content(
     (
         timed(12.5, tile_n=32, final=True),
-        timed(3.0, workload(n=128, tag="b"), at=1, row_order="binned"),
+        timed(3.0, workload(n=128, tag="b"), at=1, row_order="sorted"),
         failed(Outcome.WRONG, "error 3.1 × bound\nat [2, 7]", at=2, tile_n=128),
     ),
     (baseline(20.0),),
