@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from sparsegen import arguments
 from sparsegen.cli.parts.streams import visible
@@ -23,20 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from sparsegen.kernels.base import Device
-from collections.abc import Iterator
-
-from click.shell_completion import CompletionItem
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-
-
-class SafeConsole(Console):
-    """Writes what a terminal would obey as escapes, wherever it stands; its own colours are not text."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=visible(segment.text))
-
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=StrEnum)
@@ -341,7 +328,7 @@ def to_json(data: Mapping[str, object]) -> str:
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console that uses the terminal's width, and a fixed one where there is no terminal."""
-    from sparsegen.cli.parts.common import SafeConsole
+    from sparsegen.cli.parts.console import SafeConsole
 
     stream = sys.stderr if stderr else sys.stdout
     return SafeConsole(
