@@ -228,7 +228,9 @@ class DirectOperator:
         _library.impl(name, lambda *inputs: self._function(*taken(inputs)), "CompositeExplicitAutograd")
         full_name = f"sparsegen::{name}"
         torch.library.register_fake(full_name, lambda *inputs: fake(*taken(inputs)), lib=_library)
-        if backward is not None and remember is not None:
+        if backward is None or remember is None:
+            torch.library.register_autograd(full_name, _without_gradient(f"sparsegen.{name}"), lib=_library)
+        else:
             torch.library.register_autograd(
                 full_name,
                 gradient if carries else backward,
@@ -279,6 +281,15 @@ class DirectOperator:
         if self._portable is not None and self._held.leaves():
             return self._portable(*inputs[:-1], *self._held.carried(inputs[-1]))
         return self._operator(*inputs[:-1], inputs[-1].handle)
+
+
+def _without_gradient(name: str) -> Function:
+    """The backward pass of an operator that has none: otherwise PyTorch would warn, and give no gradient."""
+
+    def backward(ctx: Context, *gradients: object) -> Any:
+        raise RuntimeError(f"Trying to backward through {name}, which has no gradient")
+
+    return backward
 
 
 def _for_transforms(
