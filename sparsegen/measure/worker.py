@@ -30,8 +30,10 @@ from sparsegen.plan.packing import Gather
 from sparsegen.plan.packings import Packing, Packings
 from sparsegen.plan.variants import CompiledVariant
 from sparsegen.system.child import answer, named, requests
-from sparsegen.verify.variants import UNWRITTEN, GuardedBuffer, WrittenOperands
+from sparsegen.verify.guarded import GuardedBuffer
+from sparsegen.verify.variants import UNWRITTEN
 from sparsegen.verify.verifier import verifier
+from sparsegen.verify.written import WrittenOperands
 
 WARMUP = 3
 SLOW_LAUNCH_SECONDS = 0.02  # from this on warming up costs more than it steadies

@@ -21,6 +21,7 @@ from sparsegen.tuning.loop.ended import Asked, note, result_of_before
 from sparsegen.tuning.loop.interrupt import interruptible
 from sparsegen.tuning.loop.ledger import Ledger
 from sparsegen.tuning.loop.run import Run
+from sparsegen.tuning.loop.short_turns import short_turns
 from sparsegen.tuning.report import (
     Budget,
     Counts,
@@ -39,9 +40,6 @@ from sparsegen.tuning.search.parts import Parts, Wanted, databases
 if TYPE_CHECKING:
     from sparsegen.tuning.space import Space
     from sparsegen.tuning_db.store import Store
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 __all__ = [
     "Backend",
@@ -204,24 +202,3 @@ def _why_nothing_works(ledger: Ledger, space: Space) -> str:
         f"none of the {counts.tried} variants tried, of {len(space.candidates)}, gives a verified result. "
         f"{reasons}"
     )
-
-
-SECONDS = 0.0005
-
-_lock = threading.Lock()
-_before: list[float] = []  # the interval that holds elsewhere, for each of those who are within
-
-
-@contextmanager
-def short_turns() -> Iterator[None]:
-    """Have the interpreter's threads switch every half millisecond; the last to leave has it as it was before."""
-    with _lock:
-        _before.append(_before[0] if _before else sys.getswitchinterval())
-        sys.setswitchinterval(min(SECONDS, _before[0]))
-    try:
-        yield
-    finally:
-        with _lock:
-            usual = _before.pop()
-            if not _before:
-                sys.setswitchinterval(usual)

@@ -3,106 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping
 
 import numpy as np
 
-from sparsegen.backends.executor import Buffer, Executor
 from sparsegen.kernels.packed import empty_as_one
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
 from sparsegen.plan.binding import BoundVariant
-from sparsegen.system.device_memory import Address
 from sparsegen.system.numpy_types import Array
-from sparsegen.verify import bounds
+from sparsegen.verify.guarded import GuardedBuffer
 from sparsegen.verify.verifier import verifier
-
-
-class WrittenOperands:
-    """Knows what the operands of `Problem.written_references` must be; there may be none.
-
-    Args:
-        operands: the call's operands, in storage form.
-        buffers: all operands on the device, by name.
-    """
-
-    def __init__(
-        self,
-        problem: Problem,
-        matrix: CsrMatrix,
-        operands: Mapping[str, Array],
-        buffers: Mapping[str, Buffer],
-        executor: Executor,
-    ) -> None:
-        self._specs = [spec for spec in problem.operands(matrix.nnz) if spec.is_written]
-        self._buffers, self._executor = buffers, executor
-        threads = os.cpu_count() or 1
-        self._references = (
-            problem.written_references(matrix, dict(operands), threads=threads) if self._specs else {}
-        )
-
-    def worst_error(self) -> float:
-        """The largest error over its bound; 0 where there are none."""
-        found = (
-            bounds.worst_error(self._references[spec.name], self._stored(spec.name)) for spec in self._specs
-        )
-        return max(found, default=0.0)
-
-    def explain(self) -> str:
-        """Describes the first operand that is wrong: the number of wrong values, and the worst one."""
-        wrong = next(
-            spec.name
-            for spec in self._specs
-            if bounds.worst_error(self._references[spec.name], self._stored(spec.name)) > 1.0
-        )
-        return bounds.explain(self._references[wrong], self._stored(wrong), wrong)
-
-    def _stored(self, name: str) -> Array:
-        spec = next(spec for spec in self._specs if spec.name == name)
-        stored = np.empty(spec.shape, dtype=spec.dtype.storage)
-        self._executor.download(self._buffers[name], stored)
-        return stored
-
-
-GUARD_BYTES = 1 << 16  # before and behind, a multiple of what any access must be aligned to
-PATTERN = 0x5A
-
-
-class GuardedBuffer:
-    """Device memory of ``nbytes`` bytes with a guard on both sides.
-
-    Attributes:
-        address, nbytes: place and size of the memory between the guards.
-    """
-
-    def __init__(self, executor: Executor, nbytes: int) -> None:
-        """Raises LaunchError where there is not enough memory."""
-        self._executor = executor
-        self._whole = executor.allocate(nbytes + 2 * GUARD_BYTES)
-        self.address, self.nbytes = self._whole.address + GUARD_BYTES, nbytes
-        self._guards = {
-            "before": Address(self._whole.address, GUARD_BYTES),
-            "behind": Address(self.address + nbytes, GUARD_BYTES),
-        }
-        self.watch()
-
-    def watch(self) -> None:
-        """Have the guards as they must stay."""
-        for guard in self._guards.values():
-            self._executor.fill(guard, PATTERN)
-
-    def trespass(self) -> str:
-        """Describes what was written outside; empty if nothing was. The kernels must have ended."""
-        for side, guard in self._guards.items():
-            found = np.empty(guard.nbytes, np.uint8)
-            self._executor.download(guard, found)
-            written = np.flatnonzero(found != PATTERN)
-            if written.size:
-                nearest = GUARD_BYTES - int(written[-1]) if side == "before" else int(written[0]) + 1
-                return f"{written.size} bytes {side} the result were written, the nearest {nearest} bytes outside of it"
-        return ""
-
+from sparsegen.verify.written import WrittenOperands
 
 UNWRITTEN = 0xFF  # as every byte it makes NaN in every dtype
 

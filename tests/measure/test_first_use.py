@@ -19,7 +19,8 @@ from sparsegen.measure.preparing import DRAWN, FewDraws
 from sparsegen.operators import ItemValues, SpmmProblem
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Workload
 from sparsegen.tuning_db.store import Store
-from sparsegen.verify.variants import GUARD_BYTES, CheckedCall, GuardedBuffer
+from sparsegen.verify.guarded import GUARD_BYTES, GuardedBuffer
+from sparsegen.verify.variants import CheckedCall
 
 M, K, N = 12, 20, 8
 

@@ -13,7 +13,7 @@ from sparsegen.errors import OperandError
 from sparsegen.masks import BlockMask
 from sparsegen.settings import Settings
 from sparsegen.verify.bounds import worst_error
-from sparsegen.verify.variants import WrittenOperands
+from sparsegen.verify.written import WrittenOperands
 
 TOKENS, HEADS = 192, 2
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparsegen.tuning.tuner import SECONDS, short_turns
+from sparsegen.tuning.loop.short_turns import SECONDS, short_turns
 
 
 @pytest.fixture(autouse=True)

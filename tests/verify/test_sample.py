@@ -25,8 +25,8 @@ from sparsegen.operators import (
     SparseNetworkProblem,
     SpmmProblem,
 )
-from sparsegen.verify import verifier as verifiers
-from sparsegen.verify.verifier import ROWS, require_sample
+from sparsegen.verify import sample
+from sparsegen.verify.sample import ROWS, require_sample
 
 MATRIX = random_rows(24, 40, 0.3, 0.6, 3)
 PROBLEMS: list[Problem] = [SpmmProblem(24, 40, 9), SddmmProblem(24, 40, 9), SpmmProblem(24, 40, 9, batch=3)]
@@ -94,7 +94,7 @@ def test_a_row_is_copied_at_once_unless_it_is_wide_apart(
     check(problem)
     assert len(copied) <= ROWS < sum(copied)
     together = len(copied)
-    monkeypatch.setattr(verifiers, "SPAN", 0)
+    monkeypatch.setattr(sample, "SPAN", 0)
     check(problem)
     assert set(copied[together:]) == {1}
     with pytest.raises(SparsegenError, match="is wrong"):

@@ -9,7 +9,8 @@ from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.readers.files import check_readable
 from sparsegen.matrix.readers.numpy_files import archive_members, is_sparse_archive, open_archive
 from sparsegen.pruning.files.numpy_files import NpyFile, NpzFile, SparseNpzFile
-from sparsegen.pruning.files.safetensors import INDEX_SUFFIX, SafetensorsFile, ShardedFiles
+from sparsegen.pruning.files.safetensors import SafetensorsFile
+from sparsegen.pruning.files.sharded import INDEX_SUFFIX, ShardedFiles
 from sparsegen.pruning.files.stored_layers import StoredLayers
 from sparsegen.pruning.weights import WeightFile
 
