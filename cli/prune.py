@@ -38,6 +38,8 @@ from sparsegen.pruning.request import PatternName, PruneRequest, parse_block, pa
 from sparsegen.pruning.score import Score
 from sparsegen.system.quantities import microseconds
 
+_SCOPES = {Scope.GLOBAL: ", one threshold over all layers", Scope.LAYER: ", every layer by itself", None: ""}
+
 
 @click.command()
 @click.argument("weights", type=click.Path(path_type=Path))
@@ -200,9 +202,6 @@ def shown(as_json: bool) -> Iterator[Progress]:
 
 def _words(step: Step) -> str:
     return f"{step.stage}: {step.layer} ({step.number} of {step.layers})"
-
-
-_SCOPES = {Scope.GLOBAL: ", one threshold over all layers", Scope.LAYER: ", every layer by itself", None: ""}
 
 
 def emit_report(

@@ -30,6 +30,7 @@ E = TypeVar("E", bound=StrEnum)
 EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say nothing about a GPU's speed."
 OUTPUT = ("-o", "--output", "--out")  # every command's option for the file that it writes
 PIPE_WIDTH = 120  # columns of a table that goes to a file or a pipe
+NAMES = "nvidia-h200, a100, l40s, b200, h100, or a JSON file that describes one"
 
 
 class EnumChoice(click.Choice, Generic[E]):  # type: ignore[type-arg]  # generic only from click 8.2 on
@@ -334,9 +335,6 @@ def make_console(*, stderr: bool = False) -> Console:
     return SafeConsole(
         file=stream, highlight=False, emoji=False, markup=False, width=None if stream.isatty() else PIPE_WIDTH
     )
-
-
-NAMES = "nvidia-h200, a100, l40s, b200, h100, or a JSON file that describes one"
 
 
 def target_option(what: str, more: str = "") -> Callable[[Any], Any]:

@@ -24,6 +24,8 @@ ROUNDS = 10
 MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 INCREMENTS = 0x9E3779B9, 0xBB67AE85
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_HIGHEST = 2**32 - 1
+_MOST_STEPS = 2**64
 
 
 def philox(counter: tuple[npt.ArrayLike, ...], key: tuple[int, int]) -> Array:
@@ -45,10 +47,6 @@ def philox(counter: tuple[npt.ArrayLike, ...], key: tuple[int, int]) -> Array:
         ]
         keys = [(word + step) & 0xFFFFFFFF for word, step in zip(keys, INCREMENTS, strict=True)]
     return np.stack(np.broadcast_arrays(*words), axis=-1).astype(np.uint32)
-
-
-_HIGHEST = 2**32 - 1
-_MOST_STEPS = 2**64
 
 
 class Drawn(StrEnum):

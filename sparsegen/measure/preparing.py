@@ -34,6 +34,10 @@ log = logging.getLogger(__name__)
 # Random numbers of a large operand, which repeat: a prime, so that no two of its rows are equal.
 DRAWN = (1 << 17) - 1
 MOST_HOST_FLOP = 2e8  # FLOP of a reference that the host computes; a tenth of a second
+MOST_FAILED = 3  # variants in a row: then it is not they
+
+# Variants that were right in this process: device, driver, source digest.
+_verified: set[tuple[str, str, str]] = set()
 
 
 class FewDraws(np.random.Generator):
@@ -102,12 +106,6 @@ def _launched(
         executor.overwrite(own, before)
         executor.synchronize()
     return call.worst, reason
-
-
-MOST_FAILED = 3  # variants in a row: then it is not they
-
-# Variants that were right in this process: device, driver, source digest.
-_verified: set[tuple[str, str, str]] = set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,8 @@ STYLE: dict[Any, Any] = {  # Any: each release of matplotlib has another list of
     "figure.facecolor": Colour.PAPER.light,
     "axes.facecolor": Colour.PAPER.light,
 }
+SVG = "{http://www.w3.org/2000/svg}"
+XLINK = "{http://www.w3.org/1999/xlink}href"
 
 
 class Panel:
@@ -298,10 +300,6 @@ def _few_ticks(axis: Any, limits: tuple[float, float], text: Callable[[float], s
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
-
-
-SVG = "{http://www.w3.org/2000/svg}"
-XLINK = "{http://www.w3.org/1999/xlink}href"
 
 
 def inline(document: str, name: str, alt: str, tips: dict[str, list[str]]) -> str:

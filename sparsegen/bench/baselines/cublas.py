@@ -26,6 +26,8 @@ from sparsegen.operators import DType, FactorType, MaskedProblem, Problem, Sddmm
 from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.numpy_types import Array
 
+LARGEST_DENSE_BYTES = 12 << 30
+
 
 class DenseMatrix:
     """The row's sparse matrix with its zeros, made on the device: on the host it takes seconds."""
@@ -47,9 +49,6 @@ class DenseMatrix:
         self._kernel.bind(launch, *strides, *self._arrays, dense)(0)  # on the default stream, as the fill
         executor.synchronize()
         return dense
-
-
-LARGEST_DENSE_BYTES = 12 << 30
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from sparsegen.operators import OPERATORS, fields_of
 from sparsegen.tuning_db.json_reader import Node, parse_json
 
 FILE = "dlmc_row_cov.json"
+_REQUIRED = ("source", "operator", "dtypes", "pattern", "columns", "cases")
+_DLMC_LIKE = "dlmc_like"  # varying_rows, with the variation that DLMC has for a model and way of pruning
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,6 @@ def row_variations() -> dict[tuple[str, str], RowVariation]:
                 f["matrices"].integer(1, 10**6),
             )
     return fits
-
-
-_REQUIRED = ("source", "operator", "dtypes", "pattern", "columns", "cases")
-_DLMC_LIKE = "dlmc_like"  # varying_rows, with the variation that DLMC has for a model and way of pruning
 
 
 def listed_cases(suite: str, groups: Node) -> Iterator[Case]:

@@ -33,9 +33,8 @@ _IS_GIVEN = partial(is_not, None)  # of C, as each function of Python takes long
 ADDED = frozenset({"bias", "scale"})  # operands that operators take by name
 
 Launch = Callable[..., Any]  # takes the tensors of a call by position, and gives its result, or several
-Gradients = tuple[
-    Tensor | None, Tensor | None, Tensor | None
-]  # by x, by the weight or its values, by the bias
+# By x, by the weight or its values, and by the bias.
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 View = Callable[[Tensor], Tensor]  # returns a tensor's view that lies in memory as the operator takes it
 Place = int | tuple[int, View | None]  # among the tensors of a call
 

@@ -25,6 +25,8 @@ LOOKS_ONLY = frozenset(  # at what an activation leaves as it is
     {Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.is_contiguous, Tensor.is_floating_point}
 )
 SEEN = frozenset({"shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "layout"})
+TOLERANCES = {torch.float16: 3e-2, torch.bfloat16: 2e-1}  # relative to the largest magnitude
+TOLERANCE = 1e-3  # for all other types
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +244,6 @@ class _Watch(TorchFunctionMode):
                 ((activation, went),) = kinds
                 if went == names and activation is not Activation.NONE:
                     yield ActivationSite(activation, names, layers)
-
-
-TOLERANCES = {torch.float16: 3e-2, torch.bfloat16: 2e-1}  # relative to the largest magnitude
-TOLERANCE = 1e-3  # for all other types
 
 
 def agree(one: object, other: object) -> bool:

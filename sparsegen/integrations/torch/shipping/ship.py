@@ -36,6 +36,7 @@ from sparsegen.tuning.prediction.targets import find_target
 
 PROGRAM, FACTS = "model.pt2", "shipped.json"
 FORMAT = 1
+LOADER = "load.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +259,6 @@ def _write_program(exported: object, kind: ProgramKind, path: Path) -> None:
             f'{one_line(text.partition(chr(10))[0])}; program="exported" ships what torch.export wrote, without it',
             log=text,
         ) from error
-
-
-LOADER = "load.py"
 
 
 def write_loader(folder: Path, kind: ProgramKind) -> None:
