@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +23,10 @@ class Steps:
 
 
 def steps_of(call: Callable[[], object], *, before: int = 3) -> Steps:
-    """The steps of a call that has been made some times before."""
+    """The steps of a call that has been made some times before, without those of a collection of garbage.
+
+    Whether one falls into the call depends on the tests before it, and its callbacks (Hypothesis has one) would count.
+    """
     python, c = Counter[str](), Counter[str]()
 
     def see(frame: Any, event: str, function: Any) -> None:
@@ -33,11 +37,14 @@ def steps_of(call: Callable[[], object], *, before: int = 3) -> Steps:
 
     for _ in range(before):
         call()
-    known = sys.getprofile()
+    known, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()
     sys.setprofile(see)
     try:
         call()
     finally:
         sys.setprofile(known)
+        if collects:
+            gc.enable()
     c["setprofile"] -= 1
     return Steps(python, +c)
