@@ -154,12 +154,12 @@ def worst(files: Sequence[Results], count: int) -> str:
     return table(["row", "ratio", "tuned, µs", "untuned", "default", "in a graph", "dense", "peer"], lines)
 
 
-def drawn(folder: Path) -> str:
-    """The table of a folder's files, with where they come from."""
-    files = read(folder, KIND)
-    if not files:
+def drawn(folders: Iterable[Path]) -> str:
+    """The table of the files of some devices' folders, with where they come from."""
+    devices = [files for folder in folders if (files := read(folder, KIND))]
+    if not devices:
         return f"Not measured yet: there is no `{KIND}_*.json.xz` (benchmarks/README.md)."
-    return summary(files) + "".join(dict.fromkeys(origin([file]) for file in files))
+    return summary([file for files in devices for file in files]) + "".join(map(origin, devices))
 
 
 @click.command()

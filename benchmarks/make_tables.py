@@ -35,7 +35,7 @@ from sparsegen.errors import SparsegenError
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 RESULTS = HERE / "results" / "nvidia-h100-80gb-hbm3-sm90"
-HOST = HERE / "results" / "nvidia-h200-sm90"  # whose bus was measured
+DEVICES = sorted(RESULTS.parent.iterdir())  # all that were measured
 PAGES = (
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -77,14 +77,13 @@ def origin(document: Mapping[str, Any]) -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "front": lambda: front_table.front(RESULTS, peers()),
     "performance": lambda: suite_tables.performance(RESULTS),
-    "drawn": lambda: drawn_tables.drawn(RESULTS),
+    "drawn": lambda: drawn_tables.drawn(DEVICES),
     "strongest": lambda: suite_tables.strongest(RESULTS, peers()),
     "decode": lambda: suite_tables.decode(RESULTS),
     "convolution-times": lambda: convolution_tables.times(RESULTS),
     "convolution-blobs": lambda: convolution_tables.times(RESULTS, blobs=True),
     "convolution-others": lambda: convolution_tables.others(RESULTS),
     "convolution-peers": lambda: convolution_tables.peers(RESULTS),
-    "convolution-goals": lambda: convolution_tables.goals(RESULTS, HOST),
     "sddmm": lambda: suite_tables.sddmm(RESULTS, peers()),
     "uniform": lambda: uniform_tables.points(RESULTS),
     "uniform-summary": lambda: uniform_tables.summary(RESULTS),
@@ -102,7 +101,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "training": of_rows("training", study_tables.training),
     "graph-capture": of_rows("graph_capture", study_tables.graph_capture),
     "masked-products": lambda: masked_tables.products(RESULTS),
-    "masked-goals": lambda: masked_tables.goals(RESULTS, rows_of),
     "masked-overview": lambda: overview_tables.masked_products(RESULTS),
     "convolution-overview": lambda: overview_tables.convolutions(RESULTS),
     "networks-overview": lambda: overview_tables.networks(RESULTS),

@@ -74,6 +74,7 @@ def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     from benchmarks import make_tables
 
     monkeypatch.setattr(make_tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(make_tables, "DEVICES", [tmp_path])
     return make_tables
 
 
@@ -215,7 +216,7 @@ def masked(problem: MaskedProblem, ours: float, dense: float, computed: float = 
     return replace(row(str(problem)), suite="sparsedrop", problem=problem, cells=cells, floor=floor)
 
 
-def test_masked_products_and_their_goals(tables: Any) -> None:
+def test_masked_products(tables: Any) -> None:
     sizes, half = (4096, 4096, 4096, DType.FLOAT16), Density(0.5)
     rows = [
         masked(DsdProblem(*sizes, density=Density(1.0)), 100, 99),
@@ -227,18 +228,6 @@ def test_masked_products_and_their_goals(tables: Any) -> None:
     page = made(tables, "masked-products")
     line = "| 4096³, block 128, s = 0.5, fp16 | 100.00 | 55.00 | 60.00 | 65.00 | 1.05 | 1.20 | 1.30 | 0.60 |"
     assert f"{line} 3.00 | 3.00 | 3.00 | 1.50 | 1.50 |" in page
-    steps = {"layer": "4096 x 4096 x 4096", "p": 0.5, "masked_over_dropout_dense": 0.5}
-    publish_text(tables.RESULTS / "structured_dropout.json.xz", json.dumps({"rows": [steps]}))
-    goals = made(tables, "masked-goals").splitlines()
-    asked = ("dsd, sdd, dW at 4096³", "(dropout + dense): s", "`mma.sync`")
-    told = [line for words in asked for line in goals if words in line and "TF32" not in line]
-    assert [line.rsplit("| ", 3)[-1].removesuffix(" |") for line in told] == [
-        "reached; 2 not measured",
-        "2 of 3 short",
-        "reached; 7 not measured",
-        "not measured",
-    ]
-    assert "| ≥ 0.98 | 0.99, –, – |" in told[0] and "| ≤ 1.1 | 1.06, 1.30, 1.20 |" in told[1]
 
 
 def test_rows_of_several_states_are_marked(tables: Any) -> None:
