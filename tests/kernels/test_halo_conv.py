@@ -162,6 +162,43 @@ def test_they_are_in_rows_of_more_blocks_than_a_word_has(emulator_toolchain: Emu
 
 
 @pytest.mark.sanitizer
+@pytest.mark.parametrize("mask_of", MaskOf)
+@pytest.mark.parametrize("filters", [3, 20, 40, 33, 200])
+def test_tiles_and_chunks_of_any_problem(
+    filters: int, mask_of: MaskOf, emulator_toolchain: EmulatorToolchain
+) -> None:
+    """The last chunk and tile hang over; outputs go 16 bytes at a time, or as many as filters allow."""
+    ragged = {"channels": 24, "filters": filters, "mask_of": mask_of, "density": 0.4, "batch": 2}
+    for epilogue, rest in (("bias_residual", "filled"), ("bias_relu", "kept"), ("none", "filled")):
+        p = conv(21, 27, epilogue=epilogue, rest=rest, **ragged)
+        assert FAMILY.computes(p)
+        for config in (
+            SMALL,
+            replace(SMALL, tile_n=64, chunk=64, group_units=2, deferred=1, weight_stages=4),
+        ):
+            assert worst(p, config, emulator_toolchain, multiprocessors=3) <= 1
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    "sides",
+    [
+        {"dilation": 2, "padding": 2},
+        {"dilation": "3x1", "padding": "0x4", "filter_size": "2x5", "mask_block": "16x8"},
+        {"padding": 5},
+        {"stride": 3, "padding": 0},
+        {"stride": 4, "padding": 3, "filter_size": 7},
+        {"stride": 2, "padding": 2, "filter_size": 1},
+    ],
+)
+def test_any_window(sides: dict[str, Any], emulator_toolchain: EmulatorToolchain) -> None:
+    p = conv(67, 58, channels=40, filters=32, rest="filled", epilogue="bias", density=0.5, **sides)
+    assert FAMILY.computes(p)
+    for config in (SMALL, replace(SMALL, chunk=32, group_units=2, lead=1)):
+        assert worst(p, config, emulator_toolchain, multiprocessors=2) <= 1
+
+
+@pytest.mark.sanitizer
 def test_groups_dilation_and_channels_of_any_number(emulator_toolchain: EmulatorToolchain) -> None:
     p = conv(
         13,

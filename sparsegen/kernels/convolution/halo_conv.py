@@ -18,6 +18,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 )
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.loads import widest_vector
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.operators import ConvEpilogue, DType, Given, MaskedConv2dProblem, MaskOf
@@ -32,6 +33,12 @@ LISTED_UNITS = 512  # units that a thread block's list has room for
 MOST_UNIT_ROWS, MOST_UNIT_COLUMNS = 1 << 20, 1 << 12  # limits of units in all images: a unit is one word
 LONGEST_WORD = 32  # taps at most, of a filter whose mask covers the input: one bit of a word for each
 KINDS = 5  # kinds of units, with a mask of the input
+COPIED = 8  # channels of 16 bytes, of which TMA's strides are multiples
+LARGEST_STRIDE = 4
+# What a tile of filters and a chunk of channels take beside their products, in filters and channels: small ones have
+# more loads, barriers and reads of pixels for each product. Estimates, not fitted.
+TILES, TILE_COST = (256, 128, 64, 32), 32
+CHUNKS, CHUNK_COST = (64, 32, 16), 8
 # Fitted to measurements: the prologue in microseconds, and factors on the times of tensor cores and memory.
 START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
 
@@ -123,22 +130,27 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         yield Constraint(p.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
         yield Constraint(not p.layout.has_planes, f"channels are innermost (layout {p.layout})")
         yield Constraint(p.groups.count == 1, f"filters read all channels ({p.groups.count} groups)")
-        yield Constraint((p.dilation.rows, p.dilation.columns) == (1, 1), "taps read neighbouring pixels")
+        is_dilated = (p.dilation.rows, p.dilation.columns) != (1, 1)
         yield Constraint(
-            p.channels % 16 == 0 and p.filters % 32 == 0,
-            f"channels ({p.channels}) come 16 at a time, filters ({p.filters}) 32 at a time",
+            not is_dilated or (p.stride.rows == 1 and p.mask_of is MaskOf.OUTPUT),
+            f"a dilation ({p.dilation}) comes with a stride of 1 and a mask of the output",
+        )
+        yield Constraint(
+            p.channels % COPIED == 0,
+            f"pixels are copied by TMA, whose strides are multiples of {COPIED} channels ({p.channels})",
         )
         yield Constraint(
             has_whole_units(p), f"blocks of the mask ({p.mask_block}) are whole units of {UNIT} x {UNIT}"
         )
         yield Constraint(
-            p.stride.rows == p.stride.columns <= 2, f"both strides ({p.stride}) are 1, or both 2"
-        )
-        yield Constraint(
-            p.padding.rows <= (size.rows - 1) // 2 and p.padding.columns <= (size.columns - 1) // 2,
-            f"the padding ({p.padding}) is at most half of the filter ({size})",
+            p.stride.rows == p.stride.columns <= LARGEST_STRIDE,
+            f"both strides ({p.stride}) are equal, {LARGEST_STRIDE} at most",
         )
         if p.mask_of.is_of_input:
+            yield Constraint(
+                p.padding.rows <= (size.rows - 1) // 2 and p.padding.columns <= (size.columns - 1) // 2,
+                f"with a mask of the input the padding ({p.padding}) is at most half of the filter ({size})",
+            )
             yield Constraint(
                 p.stride.rows == 1 and p.taps <= LONGEST_WORD,
                 f"with a mask of the input the stride is 1 and a filter has at most {LONGEST_WORD} taps ({p.taps})",
@@ -156,8 +168,6 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         yield from self.scope(problem)
         p, c = problem, config
         yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
-        yield Constraint(p.channels % c.chunk == 0, f"chunks ({c.chunk}) divide the channels ({p.channels})")
-        yield Constraint(p.filters % c.tile_n == 0, f"tiles ({c.tile_n}) divide the filters ({p.filters})")
         yield Constraint(
             c.group_units * c.tile_n <= 256,
             f"a thread has at most 128 sums ({c.group_units} units of {c.tile_n} filters)",
@@ -179,12 +189,17 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         yield shared_memory_fits("stages", self._shared_bytes(p, c), device)
 
     def is_worth_trying(self, problem: MaskedConv2dProblem, config: HaloConvConfig, device: Device) -> bool:
-        """True for chunks of at least 64 channels (32 if all weights stay in shared memory), and no more stages or lead
-        than there are weights to load. It rests on the configs that docs/notes/masked-convolution.md has times of.
+        """True for chunks of at least 64 channels (32 if all weights stay in shared memory, or more would lie beyond
+        the problem's), tiles and chunks that are mostly filled, and no more stages or lead than there are weights to
+        load. It rests on the configs that docs/notes/masked-convolution.md has times of.
         """
         c, stages = config, self._weight_stages_in_all(problem, config)
         stays = stages <= c.weight_stages  # narrow chunks leave room for all weights
-        if c.chunk < min(32 if stays else 64, problem.channels & -problem.channels):
+        if c.chunk < min(32 if stays else 64, self._chunk(problem)):
+            return False
+        if c.chunk >= 2 * max(CHUNKS[-1], problem.channels) or c.tile_n >= 2 * max(
+            TILES[-1], problem.filters
+        ):
             return False
         if c.unit_cost and problem.taps == 1:
             return False
@@ -199,20 +214,24 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             "stride": p.stride.rows,
             "padding_rows": p.padding.rows,
             "padding_columns": p.padding.columns,
+            "dilation_rows": p.dilation.rows,
+            "dilation_columns": p.dilation.columns,
             "block_unit_rows": p.mask_block.rows // UNIT,
             "block_unit_columns": p.mask_block.columns // UNIT,
             **result_constants(p),
             "resident": self._is_resident(p, config),
+            "whole_tiles": p.filters % config.tile_n == 0,
+            "vector_y": widest_vector(p.filters, p.dtype),
             "list_units": LISTED_UNITS,
             **({"waits_late": True} if p.given is Given.EARLIER else {}),
         }
 
     def tensor_map(self, problem: MaskedConv2dProblem, config: HaloConvConfig, name: str) -> TensorMap:
-        p, c, size = problem, config, problem.filter_size
+        p, c = problem, config
         swizzle = Swizzle(c.chunk * ITEM_BYTES)
         if name == "x":
-            box = (c.chunk, self._box_side(size.columns, p), self._box_side(size.rows, p), 1)
-            pixel = p.channels * ITEM_BYTES
+            rows, columns = self._box_sides(p)
+            box, pixel = (c.chunk, columns, rows, 1), p.channels * ITEM_BYTES
             return TensorMap(
                 "x",
                 p.dtype,
@@ -238,7 +257,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         self, problem: MaskedConv2dProblem, config: HaloConvConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         """One thread block per multiprocessor, or a multiple of that if the lists would not have room for all units."""
-        tiles, units = problem.filters // config.tile_n, units_of(problem)
+        tiles, units = ceil_div(problem.filters, config.tile_n), units_of(problem)
         parts = max(1, device.multiprocessors // tiles)
         room = LISTED_UNITS - 2 * config.group_units
         if cost := config.unit_cost:  # a block may get as many more units as the cheapest ones cost less
@@ -255,10 +274,11 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: HaloConvConfig, device: Device
     ) -> float:
         p, rates = problem, device.expected_rates
+        filters, channels = round_up(p.filters, config.tile_n), round_up(p.channels, config.chunk)
         units = live_share(p) * units_of(p)
-        parts = max(1, device.multiprocessors // max(1, p.filters // 64))
+        parts = max(1, device.multiprocessors // max(1, filters // 64))
         rounds = max(1.0, round_up(units, parts))
-        products = rounds * UNIT_OUTPUTS * p.filters * p.channels * p.taps
+        products = rounds * UNIT_OUTPUTS * filters * channels * p.taps
         computing = PRODUCTS * products / rates.tensor_products_per_us(p.dtype)
         moving = MOVED * p.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(computing, moving)
@@ -268,14 +288,13 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         p = problem
         some = self._fast(p, device)
         for config, rounds in some:
-            parts = max(1, device.multiprocessors * config.tile_n // p.filters)
+            parts = max(1, device.multiprocessors // ceil_div(p.filters, config.tile_n))
             live = (live_share(p) if config.unit_cost else p.density.share) * units_of(p)
             if live >= rounds * 2 * config.group_units * parts:
                 return config
         if some:
             return some[-1][0]
-        chunk = next((c for c in (64, 32, 16) if p.channels % c == 0), 16)
-        return HaloConvConfig(tile_n=32, chunk=chunk, group_units=1, input_stages=2, weight_stages=3)
+        return HaloConvConfig(tile_n=32, chunk=self._chunk(p), group_units=1, input_stages=2, weight_stages=3)
 
     def alternatives(
         self, problem: MaskedConv2dProblem, features: Features, device: Device
@@ -288,12 +307,10 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         return (*some, *(c for c in by_costs if self.is_valid(problem, c, device)))
 
     def _fast(self, problem: MaskedConv2dProblem, device: Device) -> tuple[tuple[HaloConvConfig, int], ...]:
-        """The fast configs for such filters, with tiles and chunks that divide the problem's filters and channels, and
+        """The fast configs for such filters, with tiles and chunks that suit the problem's filters and channels, and
         the waves of units over all multiprocessors from which on each is taken.
         """
-        p = problem
-        chunk = next((c for c in (64, 32, 16) if p.channels % c == 0), 16)
-        tile_n = next((n for n in (256, 128, 64, 32) if p.filters % n == 0), 32)
+        p, chunk = problem, self._chunk(problem)
         # A residual is read where outputs are finished, and would take the registers of those that wait.
         waits = p.epilogue is not ConvEpilogue.BIAS_RESIDUAL
         fitted = (
@@ -301,7 +318,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
                 replace(
                     c,
                     chunk=min(c.chunk, chunk),
-                    tile_n=min(c.tile_n, tile_n),
+                    tile_n=self._tile(p, c.tile_n),
                     deferred=c.deferred if waits else 0,
                 ),
                 rounds,
@@ -313,11 +330,13 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
     def _of_filters(self, problem: MaskedConv2dProblem, chunk: int) -> list[tuple[HaloConvConfig, int]]:
         """Returns configs for such filters, from many live units to few, each with the rounds that it needs."""
         p = problem
+        others = [(c, ENOUGH_ROUNDS) for c in OTHERS]
+        if (p.dilation.rows, p.dilation.columns) != (1, 1):  # boxes are large
+            return others
         if p.taps == 1:
             return [(c, ENOUGH_ROUNDS) for c in PIXELS]
         if p.stride.rows > 1:
             return [(c, STRIDED_ROUNDS) for c in STRIDED]
-        others = [(c, ENOUGH_ROUNDS) for c in OTHERS]
         if p.mask_of is MaskOf.INPUT or (p.mask_of.is_of_input and p.density.share >= SHARED_BY_COSTS):
             return [(BY_COSTS, COST_ROUNDS), *others]
         if p.mask_of is MaskOf.ANY_INPUT:
@@ -325,16 +344,30 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             return [others[1], others[0], others[2]]
         if p.taps != 9:
             return others
-        if p.channels == chunk:
+        if p.channels <= chunk:
             return [(RESIDENT[0], STAYING_ROUNDS), (RESIDENT[1], ENOUGH_ROUNDS)]
         if not self._is_resident(p, replace(STAYING, chunk=min(STAYING.chunk, chunk))):
             return [(c, ENOUGH_ROUNDS) for c in LARGE]
         return [(LARGE[0], STAYING_ROUNDS), (STAYING, ENOUGH_ROUNDS), (LARGE[2], ENOUGH_ROUNDS)]
 
     @staticmethod
-    def _box_side(taps: int, problem: MaskedConv2dProblem) -> int:
-        """The side of a box: the pixels that a unit's outputs read along one direction, at the stride's distance."""
-        return UNIT + (taps - 1) // problem.stride.rows
+    def _tile(problem: MaskedConv2dProblem, largest: int) -> int:
+        """The filters of a tile with the fewest products, those beyond the problem's too, and reads of pixels."""
+        some = (tile for tile in TILES if tile <= largest)
+        return min(some, key=lambda tile: ceil_div(problem.filters, tile) * (tile + TILE_COST))
+
+    @staticmethod
+    def _chunk(problem: MaskedConv2dProblem) -> int:
+        """The channels of a stage with the fewest products, those beyond the problem's too, and barriers."""
+        return min(CHUNKS, key=lambda chunk: ceil_div(problem.channels, chunk) * (chunk + CHUNK_COST))
+
+    @staticmethod
+    def _box_sides(problem: MaskedConv2dProblem) -> tuple[int, int]:
+        """Rows and columns of a box: the pixels that a unit's outputs read, at the stride's distance."""
+        p, size = problem, problem.filter_size
+        rows = UNIT + (size.rows - 1) * p.dilation.rows // p.stride.rows
+        columns = UNIT + (size.columns - 1) * p.dilation.columns // p.stride.columns
+        return rows, columns
 
     @staticmethod
     def _weight_stages_in_all(problem: MaskedConv2dProblem, config: HaloConvConfig) -> int:
@@ -347,9 +380,9 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
 
     def _shared_bytes(self, problem: MaskedConv2dProblem, config: HaloConvConfig) -> int:
         """The bytes of boxes, weights, the epilogue's staging buffers, the list of units, the bias and the barriers."""
-        p, c, size = problem, config, problem.filter_size
-        row = c.chunk * ITEM_BYTES
-        box = self._box_side(size.rows, p) * self._box_side(size.columns, p) * row
+        p, c, row = problem, config, config.chunk * ITEM_BYTES
+        rows, columns = self._box_sides(p)
+        box = rows * columns * row
         place = round_up(box, ALIGNMENT)
         taken = c.input_stages * 2 * c.group_units * place
         taken += round_up(c.weight_stages * c.stage_taps * c.tile_n * row, ALIGNMENT)
