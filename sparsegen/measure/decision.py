@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 MOST_DECISIONS = 4096  # decisions of this process: one more takes the place of all
 _BY_VARIANT = DispatchOptions(dense=Dense.NEVER)
 
-Question = tuple[Task, Problem, str, Device, int]
+Question = tuple[Task, Problem, str, str, Device, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ def decide(
     enter: Callable[[], Entrants],
     dense: Dense = Dense.AUTO,
     matrix: CsrMatrix | None = None,
+    context: str = "",
 ) -> Decision | None:
     """Decides between our kernels and PyTorch's own for a task; races them if nothing is known.
 
@@ -81,6 +82,7 @@ def decide(
         enter: prepares the entrants.
         dense: what the caller permits.
         matrix: the problem's matrix; None for a problem without a pattern.
+        context: digest of what else the times depend on, if the kernel of the problem is not all that runs.
 
     Raises:
         DatabaseError, PinsError: see `sparsegen.lookup`.
@@ -89,11 +91,12 @@ def decide(
         return found
     if device is None or device.backend == "emulator":
         return Decision.always(True, "there is no GPU to time them on")
-    question = task, problem, "" if matrix is None else problem.fingerprint(matrix), device, device.index
+    pattern = "" if matrix is None else problem.fingerprint(matrix)
+    question = task, problem, pattern, context, device, device.index
     found = _decisions.get(question)
     if found is None:
         with _lock:
-            found = _decisions.get(question) or _found(task, problem, matrix, device, enter)
+            found = _decisions.get(question) or _found(task, problem, matrix, device, enter, context)
             if found is not None:
                 _decisions[question] = found
     return found
@@ -106,7 +109,12 @@ def decisions() -> list[tuple[Task, Problem, Decision]]:
 
 
 def _found(
-    task: Task, problem: Problem, matrix: CsrMatrix | None, device: Device, enter: Callable[[], Entrants]
+    task: Task,
+    problem: Problem,
+    matrix: CsrMatrix | None,
+    device: Device,
+    enter: Callable[[], Entrants],
+    context: str,
 ) -> Decision | None:
     workload = Workload.of(problem, problem.without_pattern if matrix is None else matrix)
     try:
@@ -115,7 +123,7 @@ def _found(
         return Decision.always(False, f"no kernel of ours runs: {error}")
     if choice.how is How.PINNED:
         return Decision.always(True, choice.why)
-    known = _known(choice, task)
+    known = _known(choice, task, context)
     if known is not None:
         if not known.is_settled and not is_capturing():
             make_ready(enter())
@@ -123,7 +131,7 @@ def _found(
     if is_capturing():
         return None
     untimed = Decision.always(True, "our kernels run")
-    return _raced(task, workload, device, enter(), str(Settings.from_environment().db), untimed)
+    return _raced(task, workload, device, enter(), str(Settings.from_environment().db), untimed, context)
 
 
 @dataclass(frozen=True, slots=True)

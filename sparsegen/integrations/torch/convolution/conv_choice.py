@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +21,10 @@ from sparsegen.integrations.torch.convolution.conv_problem import (
     problem_of,
     sides_of,
 )
+from sparsegen.integrations.torch.convolution.in_pixels import in_pixels
 from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
-from sparsegen.measure.decision import Entrants, decide
+from sparsegen.measure.decision import Entrants, decide, digest_of
 from sparsegen.measure.race import Pair
 from sparsegen.operators import ConvEpilogue, MaskedConv2dProblem, MaskOf
 from sparsegen.tuning_db.records import Task
@@ -41,8 +43,11 @@ def decided(problem: MaskedConv2dProblem, device: torch.device, dense: Dense) ->
     Args:
         dense: what the caller permits, as `policy_for` gives it.
     """
-    where = kernel_device_of(device)
-    return decide(Task.CONVOLUTION, problem, where, lambda: _entrants(problem, device), dense)
+    where, launched, context = kernel_device_of(device), problem, ""
+    if dense is Dense.AUTO and (copied := in_pixels(problem, where)) is not None:
+        launched, context = copied, digest_of(problem)  # the kernel is that one's, beside the copies
+    entrants = partial(_entrants, problem, launched, device)
+    return decide(Task.CONVOLUTION, launched, where, entrants, dense, context=context)
 
 
 def policy_for(dense: Dense | str, x: Tensor) -> Dense:
@@ -116,11 +121,15 @@ def dense_convolution(
     return found.contiguous(memory_format=memory_format(x))
 
 
-def _entrants(problem: MaskedConv2dProblem, where: torch.device) -> Entrants:
-    """A call of the kernel on a mask of bools, and of the dense convolution."""
+def _entrants(problem: MaskedConv2dProblem, launched: MaskedConv2dProblem, where: torch.device) -> Entrants:
+    """A call of the kernel on a mask of bools, and of the dense convolution.
+
+    Args:
+        launched: what the kernel computes for the problem.
+    """
     device = kernel_device_of(where)
     assert device is not None
-    launcher = operators.get(problem, device).launcher
+    launcher = operators.get(launched, device).launcher
     return Entrants(launcher.variant, lambda _: _both(problem, where), CALLS)
 
 

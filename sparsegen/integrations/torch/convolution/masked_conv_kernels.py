@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.launches import Place, Result, launch_of
+from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.wide import WIDE
@@ -23,6 +24,7 @@ from sparsegen.integrations.torch.convolution.conv_problem import (
     problem_of,
     sides_of,
 )
+from sparsegen.integrations.torch.convolution.in_pixels import InPixels, in_pixels
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.bits import WORD_BITS
@@ -54,8 +56,25 @@ def launch_convolution(
     device = kernel_device(x)
     if device is None:
         return partial(_plain, problem)
-    operator = operators.get(problem, device)
-    return launch_of(operator, problem, (x, weight, bias, words), *_places(problem))
+    copied = None if is_capturing(x) else in_pixels(problem, device)  # a capture may load nothing
+    if copied is not None:
+        return InPixels(problem, copied, (x, weight, bias, words), partial(_launch, copied, device))
+    return _launch(problem, device, (x, weight, bias, words))
+
+
+def _launch(
+    problem: MaskedConv2dProblem,
+    device: Device,
+    tensors: tuple[Tensor | None, ...],
+    result: Result | None = None,
+) -> Callable[..., Tensor]:
+    """Returns the function that computes the problem where tensors like these lie.
+
+    Args:
+        result: None for the usual one.
+    """
+    places, usual = _places(problem)
+    return launch_of(operators.get(problem, device), problem, tensors, places, result or usual)
 
 
 def prepared(

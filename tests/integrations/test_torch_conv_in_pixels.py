@@ -1,0 +1,152 @@
+"""Masked convolutions of planes, or of channels that no vector divides, by copies with channels innermost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional  # noqa: E402
+
+from sparsegen.dispatch.chosen import Choice, How  # noqa: E402
+from sparsegen.integrations.torch import masked_conv2d  # noqa: E402
+from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
+from sparsegen.integrations.torch.convolution import in_pixels, masked_conv_kernels  # noqa: E402
+from sparsegen.integrations.torch.convolution.in_pixels import InPixels  # noqa: E402
+from sparsegen.integrations.torch.convolution.packed_masks import PackedMask  # noqa: E402
+from sparsegen.operators import Density, Groups, ImageLayout, MaskedConv2dProblem  # noqa: E402
+from sparsegen.tuning.prediction.targets import find_target  # noqa: E402
+
+PLANES, INNERMOST = torch.contiguous_format, torch.channels_last
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[MaskedConv2dProblem]:
+    """The convolutions that ran by copies, as all do that may."""
+    found: list[MaskedConv2dProblem] = []
+
+    class Noted(InPixels):
+        def __init__(self, problem: Any, copied: Any, *rest: Any) -> None:
+            found.append(copied)
+            super().__init__(problem, copied, *rest)
+
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+
+    def expected_us(choice: Choice, device: Any) -> float:
+        p = choice.problem
+        return 1e9 if p.layout.has_planes or p.channels % 8 else 1.0
+
+    monkeypatch.setattr(in_pixels, "_expected_us", expected_us)
+    monkeypatch.setattr(masked_conv_kernels, "InPixels", Noted)
+    calls.known.clear()
+    return found
+
+
+def pixels(mask: Any, block: tuple[int, int], like: Any) -> Any:
+    wide = mask[:, None].repeat_interleave(block[0], 2).repeat_interleave(block[1], 3)
+    return wide[:, :, : like.shape[2], : like.shape[3]]
+
+
+@pytest.mark.parametrize("mask_of", ["output", "input", "any_input"])
+@pytest.mark.parametrize(
+    ("channels", "order", "sides"),
+    [
+        (5, PLANES, {"padding": 1}),
+        (8, PLANES, {"padding": 2, "dilation": 2}),
+        (3, INNERMOST, {"stride": 2, "padding": 1}),
+        (21, INNERMOST, {"stride": (1, 3), "padding": (0, 2)}),
+    ],
+)
+def test_results_are_right(
+    channels: int,
+    order: Any,
+    sides: dict[str, Any],
+    mask_of: str,
+    copied: list[MaskedConv2dProblem],
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Any:
+        return torch.randn(shape, generator=generator).to(torch.bfloat16)
+
+    x, bias = drawn(2, channels, 37, 44).to(memory_format=order), drawn(7)
+    for weight in (drawn(7, channels, 3, 3), drawn(7, channels, 3, 3).to(memory_format=INNERMOST)):
+        dense = functional.conv2d(x.float(), weight.float(), bias.float(), **sides)
+        over = dense if mask_of == "output" else x
+        block = (8, 16)
+        blocks = -(-over.shape[2] // block[0]), -(-over.shape[3] // block[1])
+        for share in (0.3, 0.0, 1.0):
+            mask = torch.rand(2, *blocks, generator=generator) < share
+            given = x
+            if mask_of == "input":  # as it promises
+                given = torch.where(pixels(mask, block, x), x, 0).contiguous(memory_format=order)
+            seen = given.float()
+            if mask_of == "any_input":
+                seen = torch.where(pixels(mask, block, x), seen, 0)
+            expected = functional.conv2d(seen, weight.float(), bias.float(), **sides).relu()
+            if mask_of == "output":
+                expected = torch.where(pixels(mask, block, expected), expected, 0)
+            for packed in (mask, replace(PackedMask.of(mask), is_earlier=True)):
+                found = masked_conv2d(
+                    given, weight, packed, bias, block=block, mask_of=mask_of, relu=True, **sides
+                )
+                assert found.is_contiguous(memory_format=order)
+                torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
+    assert copied and all(p.channels % 8 == 0 and not p.layout.has_planes for p in copied)
+
+
+def test_gradients(copied: list[MaskedConv2dProblem]) -> None:
+    """The one by x is a convolution of planes too."""
+    torch.manual_seed(1)
+    x, weight = torch.randn(1, 5, 20, 24), torch.randn(6, 5, 3, 3) / 6
+    mask = torch.rand(1, 3, 3) < 0.5
+    ours = [t.half().requires_grad_() for t in (x, weight)]
+    masked_conv2d(*ours, mask, block=8, padding=1).float().square().sum().backward()
+    theirs = [t.detach().float().requires_grad_() for t in ours]
+    y = functional.conv2d(*theirs, padding=1)
+    torch.where(pixels(mask, (8, 8), y), y, 0).square().sum().backward()
+    for own, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own.grad.float(), right.grad, rtol=2e-2, atol=5e-2)
+    assert {p.channels for p in copied} == {8}
+
+
+def problem(**changes: Any) -> MaskedConv2dProblem:
+    usual = {
+        "channels": 80,
+        "filters": 40,
+        "dtype": "float16",
+        "padding": 1,
+        "mask_block": 16,
+        "density": 0.1,
+    }
+    return MaskedConv2dProblem.of((264, 432), **{**usual, "layout": ImageLayout.NCHW, **changes})
+
+
+def test_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planes and odd channels where they should gain by it; nothing that was measured as it lies."""
+    h200 = find_target("nvidia-h200").device
+    found = in_pixels.in_pixels(problem(), h200)
+    assert found is not None and not found.layout.has_planes and found.channels == 80
+    padded = in_pixels.in_pixels(problem(layout=ImageLayout.NHWC, channels=77, filter_size=5), h200)
+    assert padded is not None and padded.channels == 80
+    for as_it_is in (
+        problem(layout=ImageLayout.NHWC),
+        problem(dtype="float32"),
+        problem(channels=75, filters=45, groups=Groups(15)),
+        problem(
+            channels=3, filters=8, layout=ImageLayout.NHWC, filter_size=1, padding=0, density=Density(1.0)
+        ),
+    ):
+        assert in_pixels.in_pixels(as_it_is, h200) is None, as_it_is
+    assert in_pixels.in_pixels(problem(), None) is None
+    measured = in_pixels._choice
+
+    def exact(p: MaskedConv2dProblem, device: Any) -> Any:
+        choice = measured(p, device)
+        return replace(choice, how=How.EXACT, expected_us=1e9) if p.layout.has_planes else choice
+
+    monkeypatch.setattr(in_pixels, "_choice", exact)
+    assert in_pixels.in_pixels(problem(), h200) is None
