@@ -42,6 +42,11 @@ class Reading:
     stride: int = 1
 
     @property
+    def spread(self) -> float:
+        """Pixels that a live block's outputs read, over those that it lies above."""
+        return 1.0 + self.reach / (self.block * self.stride)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The kernel's arguments."""
         return self.outputs, self.block, self.reach - self.padding, self.padding, self.stride

@@ -14,33 +14,47 @@ from torch.nn import functional  # noqa: E402
 from sparsegen.dispatch.chosen import Choice, How  # noqa: E402
 from sparsegen.integrations.torch import masked_conv2d  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
-from sparsegen.integrations.torch.convolution import in_pixels, masked_conv_kernels  # noqa: E402
+from sparsegen.integrations.torch.convolution import (  # noqa: E402
+    image_copies,
+    in_pixels,
+    masked_conv_kernels,
+)
+from sparsegen.integrations.torch.convolution.gradient_in_pixels import GradientInPixels  # noqa: E402
 from sparsegen.integrations.torch.convolution.in_pixels import InPixels  # noqa: E402
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask  # noqa: E402
-from sparsegen.operators import Density, Groups, ImageLayout, MaskedConv2dProblem  # noqa: E402
+from sparsegen.operators import Density, Groups, ImageLayout, MaskedConv2dProblem, MaskedConv2dWeightsProblem  # noqa: E402
 from sparsegen.tuning.prediction.targets import find_target  # noqa: E402
 
 PLANES, INNERMOST = torch.contiguous_format, torch.channels_last
 
 
 @pytest.fixture
-def copied(monkeypatch: pytest.MonkeyPatch) -> list[MaskedConv2dProblem]:
-    """The convolutions that ran by copies, as all do that may."""
-    found: list[MaskedConv2dProblem] = []
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The problems that ran by copies, as all do that may; memory holds NaN before it is written."""
+    found: list[Any] = []
 
-    class Noted(InPixels):
-        def __init__(self, problem: Any, copied: Any, *rest: Any) -> None:
-            found.append(copied)
-            super().__init__(problem, copied, *rest)
+    def noted(kind: Any) -> Any:
+        class Noted(kind):  # type: ignore[misc]
+            def __init__(self, problem: Any, copied: Any, *rest: Any) -> None:
+                found.append(copied)
+                super().__init__(problem, copied, *rest)
 
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+        return Noted
 
     def expected_us(choice: Choice, device: Any) -> float:
         p = choice.problem
-        return 1e9 if p.layout.has_planes or p.channels % 8 else 1.0
+        has_planes = isinstance(p, MaskedConv2dProblem) and p.layout.has_planes
+        return 1e9 if has_planes or p.channels % 8 else 1.0
 
-    monkeypatch.setattr(in_pixels, "_expected_us", expected_us)
-    monkeypatch.setattr(masked_conv_kernels, "InPixels", Noted)
+    def empty_tensors(torch: Any, shape: Any, dtype: Any, device: Any, order: Any = PLANES) -> Any:
+        return lambda: torch.full(shape, float("nan"), dtype=dtype).contiguous(memory_format=order)
+
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    monkeypatch.setattr(image_copies, "expected_us", expected_us)
+    for module in (in_pixels, image_copies):
+        monkeypatch.setattr(module, "empty_tensors", empty_tensors)
+    monkeypatch.setattr(masked_conv_kernels, "InPixels", noted(InPixels))
+    monkeypatch.setattr(masked_conv_kernels, "GradientInPixels", noted(GradientInPixels))
     calls.known.clear()
     return found
 
@@ -65,7 +79,7 @@ def test_results_are_right(
     order: Any,
     sides: dict[str, Any],
     mask_of: str,
-    copied: list[MaskedConv2dProblem],
+    copied: list[Any],
 ) -> None:
     generator = torch.Generator().manual_seed(0)
 
@@ -98,19 +112,32 @@ def test_results_are_right(
     assert copied and all(p.channels % 8 == 0 and not p.layout.has_planes for p in copied)
 
 
-def test_gradients(copied: list[MaskedConv2dProblem]) -> None:
-    """The one by x is a convolution of planes too."""
+@pytest.mark.parametrize(
+    ("channels", "filters", "order", "sides"),
+    [
+        (5, 6, PLANES, {"padding": 1, "block": 8}),
+        (8, 16, PLANES, {"padding": 2, "dilation": 2, "block": (16, 8)}),
+        (3, 11, INNERMOST, {"stride": 2, "padding": 0, "block": (5, 7)}),
+    ],
+)
+def test_gradients(channels: int, filters: int, order: Any, sides: dict[str, Any], copied: list[Any]) -> None:
+    """The one by x is a convolution too, if the stride is 1."""
     torch.manual_seed(1)
-    x, weight = torch.randn(1, 5, 20, 24), torch.randn(6, 5, 3, 3) / 6
-    mask = torch.rand(1, 3, 3) < 0.5
-    ours = [t.half().requires_grad_() for t in (x, weight)]
-    masked_conv2d(*ours, mask, block=8, padding=1).float().square().sum().backward()
+    drawn = torch.randn(2, channels, 20, 27), torch.randn(filters, channels, 3, 3) / 6
+    ours = [t.half().contiguous(memory_format=order).requires_grad_() for t in drawn]
     theirs = [t.detach().float().requires_grad_() for t in ours]
-    y = functional.conv2d(*theirs, padding=1)
-    torch.where(pixels(mask, (8, 8), y), y, 0).square().sum().backward()
+    windows = {name: side for name, side in sides.items() if name != "block"}
+    y = functional.conv2d(*theirs, **windows)
+    block = (sides["block"],) * 2 if isinstance(sides["block"], int) else sides["block"]
+    mask = torch.rand(2, -(-y.shape[2] // block[0]), -(-y.shape[3] // block[1])) < 0.4
+    found = masked_conv2d(*ours, mask, **sides)
+    seed = torch.randn_like(y).half().contiguous(memory_format=order)
+    found.backward(seed)
+    y.backward(torch.where(pixels(mask, block, y), seed.float(), 0))
     for own, right in zip(ours, theirs, strict=True):
         torch.testing.assert_close(own.grad.float(), right.grad, rtol=2e-2, atol=5e-2)
-    assert {p.channels for p in copied} == {8}
+    kinds = {type(p) for p in copied}
+    assert MaskedConv2dWeightsProblem in kinds and MaskedConv2dProblem in kinds
 
 
 def problem(**changes: Any) -> MaskedConv2dProblem:
@@ -142,11 +169,11 @@ def test_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert in_pixels.in_pixels(as_it_is, h200) is None, as_it_is
     assert in_pixels.in_pixels(problem(), None) is None
-    measured = in_pixels._choice
+    measured = image_copies._choice_of
 
     def exact(p: MaskedConv2dProblem, device: Any) -> Any:
         choice = measured(p, device)
         return replace(choice, how=How.EXACT, expected_us=1e9) if p.layout.has_planes else choice
 
-    monkeypatch.setattr(in_pixels, "_choice", exact)
+    monkeypatch.setattr(image_copies, "_choice_of", exact)
     assert in_pixels.in_pixels(problem(), h200) is None

@@ -72,12 +72,12 @@ def problem_of(
         density=density,
         epilogue=epilogue,
         batch=x.shape[0],
-        layout=_layout(x),
+        layout=layout_of(x),
     )
 
 
-def _layout(x: Tensor) -> ImageLayout:
-    """The memory order in which images are read, and the result is written."""
+def layout_of(x: Tensor) -> ImageLayout:
+    """The memory order in which images are read, and the result is written; those that lie otherwise are copied."""
     if x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
         return ImageLayout.NCHW
     return ImageLayout.NHWC
@@ -85,7 +85,7 @@ def _layout(x: Tensor) -> ImageLayout:
 
 def memory_format(x: Tensor) -> torch.memory_format:
     """Memory format of the result."""
-    return torch.contiguous_format if _layout(x).has_planes else torch.channels_last
+    return torch.contiguous_format if layout_of(x).has_planes else torch.channels_last
 
 
 def pixels_of(blocks: Tensor, block: Side, like: Tensor) -> Tensor:

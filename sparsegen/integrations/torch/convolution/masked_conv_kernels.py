@@ -24,6 +24,10 @@ from sparsegen.integrations.torch.convolution.conv_problem import (
     problem_of,
     sides_of,
 )
+from sparsegen.integrations.torch.convolution.gradient_in_pixels import (
+    GradientInPixels,
+    gradient_in_pixels,
+)
 from sparsegen.integrations.torch.convolution.in_pixels import InPixels, in_pixels
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
@@ -171,10 +175,20 @@ def launch_gradient(
     )
     if device is None or not _has_kernel(problem, device):
         return partial(_plain_gradient, problem)
-    operator = operators.get(problem, device)
+    copied = None if is_capturing(x) else gradient_in_pixels(problem, x, dy, device)
+    if copied is not None:
+        return GradientInPixels(problem, copied, (x, dy, words), partial(_launch_gradient, copied, device))
+    return _launch_gradient(problem, device, (x, dy, words))
+
+
+def _launch_gradient(
+    problem: MaskedConv2dWeightsProblem, device: Device, tensors: tuple[Tensor, Tensor, Tensor]
+) -> Callable[..., Tensor]:
+    """Returns the function that computes the problem where tensors like these lie."""
+    p, operator = problem, operators.get(problem, device)
     places: dict[str, Place] = {"x": (0, _by_pixels), "dy": (1, _by_pixels), "mask": 2}
-    shape = problem.filters, problem.channels // groups, *filter_size
-    return launch_of(operator, problem, (x, dy, words), places, Result(shape, torch.channels_last))
+    shape = p.filters, p.channels // p.groups.count, p.filter_size.rows, p.filter_size.columns
+    return launch_of(operator, p, tensors, places, Result(shape, torch.channels_last))
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,127 @@
+"""Copies of tensors of images to another memory order, and what convolutions of them should take."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparsegen.dispatch.choice import choose
+from sparsegen.dispatch.chosen import Choice, How
+from sparsegen.dispatch.options import Dense, DispatchOptions
+from sparsegen.errors import NoVariantError
+from sparsegen.integrations.torch.calls.devices import kernel_device
+from sparsegen.kernels.base import Device
+from sparsegen.operators import ImageLayout, MaskedConv2dProblem, MaskedConv2dWeightsProblem
+from sparsegen.plan.arrays import current_stream_of, empty_tensors
+from sparsegen.plan.executors import shared_executor
+from sparsegen.plan.image_orders import Reading, Reordered, bind_reordered
+from sparsegen.plan.own_launch import OwnBinding
+from sparsegen.tuning_db.records import Workload
+from sparsegen.tuning_db.shared_layers import shared_layers
+
+_BY_VARIANT = DispatchOptions(dense=Dense.NEVER)
+_MEASURED = How.PINNED, How.EXACT
+Convolution = MaskedConv2dProblem | MaskedConv2dWeightsProblem
+
+
+class ImageCopy:
+    """A copy of images in one launch, for tensors like the first call's.
+
+    Attributes:
+        empty: makes a tensor like the copy.
+    """
+
+    def __init__(self, what: Reordered, like: Tensor) -> None:
+        """
+        Args:
+            like: tensor of the dtype and on the device of those that come.
+        """
+        device = kernel_device(like)
+        assert device is not None
+        self._launch = OwnBinding(shared_executor(device), bind_reordered, what)
+        self._launch.bound()  # compiled and loaded, which no capture may do
+        images, rows, columns, _ = what.shape
+        self._order, order = map(_memory_format, (what.source, what.to))
+        sides = images, what.stored_channels, rows, columns
+        self.empty = empty_tensors(torch, sides, like.dtype, like.device, order)
+        self._index, self._stream = like.get_device(), current_stream_of(torch)
+        self._is_masked = what.needed is not None
+
+    def __call__(self, images: Tensor, words: Tensor) -> Tensor:
+        """A new tensor in the other order.
+
+        Args:
+            words: the mask's, if there is one.
+        """
+        given, made = images.contiguous(memory_format=self._order), self.empty()
+        stream = self._stream(self._index) if images.is_cuda else 0
+        mask = words.data_ptr() if self._is_masked else 0
+        self._launch.bound()(stream, mask, given.data_ptr(), made.data_ptr())
+        result: Tensor = made
+        return result
+
+
+def _memory_format(order: ImageLayout) -> torch.memory_format:
+    return torch.contiguous_format if order.has_planes else torch.channels_last
+
+
+def outputs_of(problem: Convolution) -> tuple[Reading, Reading]:
+    """The outputs in live blocks, along rows and columns."""
+    p = problem
+    return Reading(p.out_height, p.mask_block.rows), Reading(p.out_width, p.mask_block.columns)
+
+
+def pixels_of_outputs(problem: Convolution) -> tuple[Reading, Reading]:
+    """The pixels that outputs in live blocks read, along rows and columns."""
+    p, size = problem, problem.filter_size
+    return (
+        Reading(
+            *(p.out_height, p.mask_block.rows, (size.rows - 1) * p.dilation.rows),
+            *(p.padding.rows, p.stride.rows),
+        ),
+        Reading(
+            *(p.out_width, p.mask_block.columns, (size.columns - 1) * p.dilation.columns),
+            *(p.padding.columns, p.stride.columns),
+        ),
+    )
+
+
+def share_of(needed: tuple[Reading, Reading], density: float) -> float:
+    """The share of pixels that live blocks need, if these lie apart."""
+    down, across = needed
+    return min(1.0, density * down.spread * across.spread)
+
+
+def is_faster_copied(
+    problem: Convolution, copied: Convolution, device: Device, copies_us: float, spared_us: float = 0.0
+) -> bool:
+    """True if a problem that was not measured on the device should take longer than the one in its place, with copies.
+
+    Args:
+        copied: the same with other memory orders or more channels.
+        copies_us: microseconds of the copies.
+        spared_us: those of what else is copied without them.
+
+    Raises:
+        DatabaseError, PinsError: see `sparsegen.lookup`.
+    """
+    try:
+        own, other = (_choice_of(one, device) for one in (problem, copied))
+    except NoVariantError:
+        return False
+    if own.how in _MEASURED:
+        return False
+    return expected_us(other, device) + copies_us < expected_us(own, device) + spared_us
+
+
+def _choice_of(problem: Convolution, device: Device) -> Choice:
+    workload = Workload.of(problem, problem.without_pattern)
+    return choose(workload, device, shared_layers(None), _BY_VARIANT)
+
+
+def expected_us(choice: Choice, device: Device) -> float:
+    """Microseconds that a choice's variant should take."""
+    if choice.expected_us is not None:
+        return choice.expected_us
+    features = choice.problem.features(choice.problem.without_pattern)
+    return choice.family.analytic_us(choice.problem, features, choice.config, device)
