@@ -278,7 +278,7 @@ def test_who_runs_is_decided_in_one_place() -> None:
         "dispatch.dense_time",  # layouts of a dense product
         "dispatch.pruned_times",  # sums of the times of what runs
         "dispatch.untried",  # families
-        "integrations.torch.convolution.image_copies",  # memory orders
+        "integrations.torch.calls.copied_operands",  # memory orders, and channels
         "measure.baselines.session",  # of a library's routines the fastest
         "measure.clock",
         "measure.ranking",

@@ -13,6 +13,7 @@ from torch.nn import functional  # noqa: E402
 
 from sparsegen.dispatch.chosen import Choice, How  # noqa: E402
 from sparsegen.integrations.torch import masked_conv2d  # noqa: E402
+from sparsegen.integrations.torch.calls import copied_operands  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.convolution import (  # noqa: E402
     image_copies,
@@ -50,7 +51,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return lambda: torch.full(shape, float("nan"), dtype=dtype).contiguous(memory_format=order)
 
     monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.setattr(image_copies, "expected_us", expected_us)
+    monkeypatch.setattr(copied_operands, "expected_us", expected_us)
     for module in (in_pixels, image_copies):
         monkeypatch.setattr(module, "empty_tensors", empty_tensors)
     monkeypatch.setattr(masked_conv_kernels, "InPixels", noted(InPixels))
@@ -169,11 +170,11 @@ def test_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert in_pixels.in_pixels(as_it_is, h200) is None, as_it_is
     assert in_pixels.in_pixels(problem(), None) is None
-    measured = image_copies._choice_of
+    measured = copied_operands._choice_of
 
     def exact(p: MaskedConv2dProblem, device: Any) -> Any:
         choice = measured(p, device)
         return replace(choice, how=How.EXACT, expected_us=1e9) if p.layout.has_planes else choice
 
-    monkeypatch.setattr(image_copies, "_choice_of", exact)
+    monkeypatch.setattr(copied_operands, "_choice_of", exact)
     assert in_pixels.in_pixels(problem(), h200) is None

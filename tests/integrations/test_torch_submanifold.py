@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,16 @@ from torch.nn import functional  # noqa: E402
 
 from sparsegen.errors import ConfigError, MatrixError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import KernelMap, SubmanifoldConv3d, submanifold_conv3d  # noqa: E402
+from sparsegen.integrations.torch.points import submanifold, whole_vectors  # noqa: E402
 from sparsegen.integrations.torch.points.kernel_maps import places_for  # noqa: E402
 from sparsegen.matrix.kernel_map import kernel_map  # noqa: E402
+from sparsegen.operators import (  # noqa: E402
+    DType,
+    FilterVolume,
+    SubmanifoldConv3dProblem,
+    SubmanifoldConv3dWeightsProblem,
+)
+from sparsegen.tuning.prediction.targets import find_target  # noqa: E402
 
 SIDE = 5
 SIZES = [(3, 3, 3), (1, 3, 5)]
@@ -65,6 +74,49 @@ def test_gradients(place: str) -> None:
     exact = torch.autograd.grad((dense(*wide, cells) * weights.double()).sum(), wide)
     for one, other in zip(found, exact, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_odd_channels_are_padded_where_that_takes_less_time(
+    dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[int, int]] = []
+
+    def noted(problem: Any, *rest: Any) -> Any:
+        ran.append((problem.channels, problem.filters))
+        return run(problem, *rest)
+
+    run = submanifold._run
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    monkeypatch.setattr(submanifold, "_run", noted)
+    monkeypatch.setattr(submanifold, "padded", whole_vectors.padded.__wrapped__)
+    monkeypatch.setattr(whole_vectors, "is_faster_copied", lambda *_: True)
+    coordinates, x, cells = scene()
+    drawn = torch.cat([x, x[:, :1]], 1), torch.randn(7, 3, 3, 3, 5) / 8, torch.randn(7)
+    ours = [t.to(dtype).requires_grad_() for t in drawn]
+    wide = [t.detach().double().requires_grad_() for t in ours]
+    y = submanifold_conv3d(ours[0], ours[1], KernelMap.of(coordinates), ours[2])
+    exact, seed = dense(*wide, cells), torch.randn(len(x), 7).to(dtype)
+    torch.testing.assert_close(y.double(), exact, rtol=1e-2, atol=1e-2)
+    y.backward(seed)
+    exact.backward(seed.double())
+    for own, right in zip(ours, wide, strict=True):
+        torch.testing.assert_close(own.grad.double(), right.grad, rtol=2e-2, atol=2e-2)
+    assert ran == [(8, 7), (8, 5), (8, 8)]
+
+
+def test_what_is_padded() -> None:
+    """Odd channels of many points; no channels that vectors divide, and no point or two."""
+    h200 = find_target("nvidia-h200").device
+    many = SubmanifoldConv3dProblem(192395, 9, 39, DType.FLOAT16)
+    found = whole_vectors.padded(many, h200)
+    assert found is not None and found.channels == 16
+    single = whole_vectors.padded(replace(many, dtype=DType.FLOAT32), h200)
+    assert single is not None and single.channels == 12
+    weights = whole_vectors.padded(SubmanifoldConv3dWeightsProblem(203627, 50, 82, DType.BFLOAT16), h200)
+    assert weights is not None and (weights.channels, weights.filters) == (56, 88)
+    assert whole_vectors.padded(replace(many, channels=16), h200) is None
+    assert whole_vectors.padded(replace(many, points=64, filter_volume=FilterVolume(1, 1, 1)), h200) is None
 
 
 def test_gradients_of_gradients() -> None:

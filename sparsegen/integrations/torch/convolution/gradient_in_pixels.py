@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from sparsegen.integrations.torch.calls.copied_operands import is_faster_copied
 from sparsegen.integrations.torch.convolution.conv_problem import layout_of
 from sparsegen.integrations.torch.convolution.image_copies import (
     ImageCopy,
-    is_faster_copied,
     outputs_of,
     pixels_of_outputs,
     share_of,

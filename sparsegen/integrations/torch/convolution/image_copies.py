@@ -1,26 +1,17 @@
-"""Copies of tensors of images to another memory order, and what convolutions of them should take."""
+"""Copies of tensors of images to another memory order, and the pixels that live blocks need of them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from sparsegen.dispatch.choice import choose
-from sparsegen.dispatch.chosen import Choice, How
-from sparsegen.dispatch.options import Dense, DispatchOptions
-from sparsegen.errors import NoVariantError
 from sparsegen.integrations.torch.calls.devices import kernel_device
-from sparsegen.kernels.base import Device
 from sparsegen.operators import ImageLayout, MaskedConv2dProblem, MaskedConv2dWeightsProblem
 from sparsegen.plan.arrays import current_stream_of, empty_tensors
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.image_orders import Reading, Reordered, bind_reordered
 from sparsegen.plan.own_launch import OwnBinding
-from sparsegen.tuning_db.records import Workload
-from sparsegen.tuning_db.shared_layers import shared_layers
 
-_BY_VARIANT = DispatchOptions(dense=Dense.NEVER)
-_MEASURED = How.PINNED, How.EXACT
 Convolution = MaskedConv2dProblem | MaskedConv2dWeightsProblem
 
 
@@ -90,38 +81,3 @@ def share_of(needed: tuple[Reading, Reading], density: float) -> float:
     """The share of pixels that live blocks need, if these lie apart."""
     down, across = needed
     return min(1.0, density * down.spread * across.spread)
-
-
-def is_faster_copied(
-    problem: Convolution, copied: Convolution, device: Device, copies_us: float, spared_us: float = 0.0
-) -> bool:
-    """True if a problem that was not measured on the device should take longer than the one in its place, with copies.
-
-    Args:
-        copied: the same with other memory orders or more channels.
-        copies_us: microseconds of the copies.
-        spared_us: those of what else is copied without them.
-
-    Raises:
-        DatabaseError, PinsError: see `sparsegen.lookup`.
-    """
-    try:
-        own, other = (_choice_of(one, device) for one in (problem, copied))
-    except NoVariantError:
-        return False
-    if own.how in _MEASURED:
-        return False
-    return expected_us(other, device) + copies_us < expected_us(own, device) + spared_us
-
-
-def _choice_of(problem: Convolution, device: Device) -> Choice:
-    workload = Workload.of(problem, problem.without_pattern)
-    return choose(workload, device, shared_layers(None), _BY_VARIANT)
-
-
-def expected_us(choice: Choice, device: Device) -> float:
-    """Microseconds that a choice's variant should take."""
-    if choice.expected_us is not None:
-        return choice.expected_us
-    features = choice.problem.features(choice.problem.without_pattern)
-    return choice.family.analytic_us(choice.problem, features, choice.config, device)

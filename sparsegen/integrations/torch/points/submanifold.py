@@ -27,6 +27,7 @@ from sparsegen.integrations.torch.calls.tensor_checks import (
 )
 from sparsegen.integrations.torch.calls.wide import widened
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
+from sparsegen.integrations.torch.points.whole_vectors import Convolution, padded, widened_to
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.kernel_map import odd_sides
@@ -169,6 +170,9 @@ def _conv_of(
         SubmanifoldConv3dProblem, sizes, x.dtype, weight.shape[1:4], density, epilogue=epilogue
     )
     added = {} if bias is None else {"bias": bias}
+    wider = padded(problem, device)
+    if wider is not None:
+        problem, (x, weight) = wider, widened_to((x, weight), (wider.channels, wider.channels))
     # Detached: behind a function of autograd's no view may be changed in place.
     return _run(problem, device, [x, weight], words, added)[: x.shape[0]].detach()
 
@@ -181,18 +185,22 @@ def _weights_of(x: Tensor, dy: Tensor, words: Tensor, filter_size: tuple[int, ..
         return _plain_weights(x, dy, words, filter_size)
     sizes = words.shape[1], x.shape[1], dy.shape[1]
     problem = _problem(SubmanifoldConv3dWeightsProblem, sizes, x.dtype, filter_size, density)
-    return _run(problem, device, [x, dy], words, {})
+    wider = padded(problem, device)
+    if wider is None:
+        return _run(problem, device, [x, dy], words, {})
+    given = widened_to((x, dy), (wider.channels, wider.filters))
+    return _run(wider, device, given, words, {})[: dy.shape[1], ..., : x.shape[1]].contiguous()
 
 
 @lru_cache(maxsize=1024)
 def _problem(
-    kind: Callable[..., Problem],
+    kind: Callable[..., Convolution],
     sizes: tuple[int, int, int],
     dtype: torch.dtype,
     filter_size: tuple[int, ...],
     density: float,
     **epilogue: ConvEpilogue,
-) -> Problem:
+) -> Convolution:
     """The problem of tensors that were checked, which takes longer to make than a call."""
     return kind(*sizes, DTYPES[dtype], FilterVolume(*filter_size), Density.parse(density), **epilogue)
 
