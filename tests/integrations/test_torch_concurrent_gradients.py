@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from sparsegen import api  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, dsd  # noqa: E402
 from sparsegen.integrations.torch.blocks import concurrent_gradients as gradients  # noqa: E402
-from sparsegen.integrations.torch.blocks import masked_products  # noqa: E402
+from sparsegen.integrations.torch.blocks import masked_products, product_launch  # noqa: E402
 from sparsegen.integrations.torch.calls import devices, launches, side_stream  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared_operators import Operators  # noqa: E402
 from sparsegen.integrations.torch.calls.side_stream import at_once  # noqa: E402
@@ -152,7 +152,7 @@ def test_gradients_run_at_once_in_graphs_alone(streams: Streams, monkeypatch: py
     mask = BlockMaskTensor.from_blocks(torch.ones(8, 8, dtype=torch.bool), 128)
     captures = [False]
     monkeypatch.setattr(api, "prepare", prepare)
-    monkeypatch.setattr(masked_products, "operators", Operators())
+    monkeypatch.setattr(product_launch, "operators", Operators())
     monkeypatch.setattr(launches.calls, "known", {})
     monkeypatch.setitem(devices._gpus, torch.device("cpu"), H200)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: CAPTURED, raising=False)

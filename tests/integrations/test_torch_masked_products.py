@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from sparsegen.dispatch.decision import Decision  # noqa: E402
 from sparsegen.dispatch.options import Dense  # noqa: E402
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, dsd, dsd_transposed, sdd, sdd_into  # noqa: E402
-from sparsegen.integrations.torch.blocks import masked_products  # noqa: E402
+from sparsegen.integrations.torch.blocks import padded_products, product_launch  # noqa: E402
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct  # noqa: E402
 from sparsegen.integrations.torch.calls import devices  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
@@ -27,8 +28,10 @@ from sparsegen.operators import (  # noqa: E402
     DsdProblem,
     DsdTransposedProblem,
     DType,
+    Rest,
     SddProblem,
 )
+from sparsegen.tuning.prediction.targets import find_target  # noqa: E402
 from sparsegen.tuning_db.records import Called, Task  # noqa: E402
 
 TOKENS, IN, OUT, BLOCK, SCALE = 40, 56, 24, (16, 32), 1.25
@@ -75,7 +78,7 @@ def test_products_and_gradients_are_those_of_dense_ones(
     place: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operators = Operators()
-    monkeypatch.setattr(masked_products, "operators", operators)
+    monkeypatch.setattr(product_launch, "operators", operators)
     monkeypatch.setattr(calls, "known", {})
     mask, given = some_mask(), tensors(dtype, grad=True)
     wide = {name: t.detach().double().requires_grad_() for name, t in given.items()}
@@ -97,13 +100,65 @@ def test_products_and_gradients_are_those_of_dense_ones(
     assert bool(operators.found) == kernels_ran
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("sizes", [(41, 57, 23), (40, 57, 24), (33, 64, 21)], ids=str)
+def test_rows_that_no_vector_divides_are_padded_where_that_takes_less_time(
+    sizes: tuple[int, int, int], dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products, their gradients, a transposed weight; and infinities of dead blocks play no part."""
+    (m, k, n), operators = sizes, Operators()
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    monkeypatch.setattr(product_launch, "operators", operators)
+    monkeypatch.setattr(padded_products, "is_faster_padded", lambda *_: True)
+    monkeypatch.setattr(calls, "known", {})
+    torch.manual_seed(0)
+    mask = BlockMaskTensor.from_blocks(torch.rand(-(-m // 16), -(-k // 32)) < 0.6, BLOCK, (m, k))
+    shapes = {"x": (m, k), "d": (m, n), "w": (n, k), "bias": (n,)}
+    given = {name: torch.randn(shape).to(dtype).requires_grad_() for name, shape in shapes.items()}
+    wide = {name: t.detach().double().requires_grad_() for name, t in given.items()}
+    with torch.no_grad():
+        given["x"][~mask.expand()] = torch.inf
+    expected = dense(wide, mask.expand())
+    transposed = given["w"].t().contiguous().t()
+    for found in (ours(given, mask), ours(given | {"w": transposed}, mask)):
+        for name, result in found.items():
+            assert result.is_contiguous() and result.dtype is dtype
+            torch.testing.assert_close(result.double(), expected[name], rtol=2e-2, atol=1e-1)
+    found = ours(given, mask)
+    for name in ("relu", "dsd_transposed", "sdd"):
+        seed = torch.randn_like(found[name])
+        leaves = [one for one in given if one != "x"]
+        mine = torch.autograd.grad(found[name], [given[one] for one in leaves], seed, allow_unused=True)
+        right = torch.autograd.grad(
+            expected[name], [wide[one] for one in leaves], seed.double(), allow_unused=True
+        )
+        for own, other in zip(mine, right, strict=True):
+            assert (own is None) == (other is None)
+            if own is not None:
+                torch.testing.assert_close(own.double(), other, rtol=2e-2, atol=2e-1)
+    vector = 128 // torch.finfo(dtype).bits
+    assert operators.found and all(p.k % vector == 0 and p.n % vector == 0 for p, *_ in operators.found)
+
+
+def test_which_products_are_padded() -> None:
+    """Large ones whose rows no vector divides; none that writes another's memory, and none so small."""
+    h200 = find_target("nvidia-h200").device
+    for kind in (DsdProblem, DsdTransposedProblem, SddProblem):
+        odd = kind(4001, 4003, 4005, DType.FLOAT16)
+        wider = padded_products.padded(odd, h200)
+        assert wider == replace(odd, k=4008, n=4008)
+        assert padded_products.padded(replace(odd, k=4000, n=4000), h200) is None
+        assert padded_products.padded(replace(odd, m=64, k=65, n=65), h200) is None
+    assert padded_products.padded(replace(odd, rest=Rest.KEPT), h200) is None
+
+
 @pytest.mark.parametrize("shape", [(TOKENS, IN), (48, 64)], ids=str)
 def test_dense_products_are_the_same_and_run_no_kernel(
     place: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Infinities of dead blocks play no part either."""
     operators = Operators()
-    monkeypatch.setattr(masked_products, "operators", operators)
+    monkeypatch.setattr(product_launch, "operators", operators)
     monkeypatch.setattr(calls, "known", {})
     torch.manual_seed(0)
     m, k = shape
@@ -170,7 +225,10 @@ def test_a_product_runs_as_is_decided_for_its_way_of_being_called(monkeypatch: p
     """The answer may be open in a capture, differ by the way of being called, and hold for every call."""
     asked: list[Any] = []
 
-    def decide(task: Task, problem: Any, device: Any, enter: Any, policy: Dense) -> Decision | None:
+    def decide(
+        task: Task, problem: Any, device: Any, enter: Any, policy: Dense, context: str
+    ) -> Decision | None:
+        assert not context, "the problem's own kernel runs"
         asked.append((task, policy))
         pair = enter().pair(Called.HOST)
         torch.testing.assert_close(pair[0](), pair[1](), rtol=2e-2, atol=2e-2)
@@ -179,15 +237,15 @@ def test_a_product_runs_as_is_decided_for_its_way_of_being_called(monkeypatch: p
 
     emulator = backends.emulator_device()
     monkeypatch.setitem(devices._gpus, torch.device("cpu"), emulator)
-    monkeypatch.setattr(masked_products, "decide", decide)
+    monkeypatch.setattr(product_launch, "decide", decide)
     ran: list[str] = []
 
-    class Seen(masked_products.PlainProduct):  # type: ignore[misc]  # of PyTorch, which may be missing
+    class Seen(PlainProduct):  # type: ignore[misc]  # of PyTorch, which may be missing
         def __call__(self, *given: Any) -> Any:
             ran.append("dense")
             return super().__call__(*given)
 
-    monkeypatch.setattr(masked_products, "PlainProduct", Seen)
+    monkeypatch.setattr(product_launch, "PlainProduct", Seen)
     mask, given = some_mask(), tensors(torch.float16)
     for answers, captures, expected in (
         ([Decision.always(True, "")], [False, True], [[], []]),

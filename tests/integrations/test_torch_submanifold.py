@@ -90,7 +90,7 @@ def test_odd_channels_are_padded_where_that_takes_less_time(
     monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
     monkeypatch.setattr(submanifold, "_run", noted)
     monkeypatch.setattr(submanifold, "padded", whole_vectors.padded.__wrapped__)
-    monkeypatch.setattr(whole_vectors, "is_faster_copied", lambda *_: True)
+    monkeypatch.setattr(whole_vectors, "is_faster_padded", lambda *_: True)
     coordinates, x, cells = scene()
     drawn = torch.cat([x, x[:, :1]], 1), torch.randn(7, 3, 3, 3, 5) / 8, torch.randn(7)
     ours = [t.to(dtype).requires_grad_() for t in drawn]

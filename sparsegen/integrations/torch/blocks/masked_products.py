@@ -13,7 +13,6 @@ with Structured Dropout). `torch.compile` sees each as one operator; a new mask 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,25 +24,21 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.blocks.concurrent_gradients import GradientLaunches, beside_another
-from sparsegen.integrations.torch.blocks.plain_products import PlainProduct, drawn_words
+from sparsegen.integrations.torch.blocks.plain_products import PlainProduct
+from sparsegen.integrations.torch.blocks.product_launch import Product
 from sparsegen.integrations.torch.calls.column_sums import column_sums, sums_like
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.direct import PLAIN, Asked, Context, DirectOperator, asked
-from sparsegen.integrations.torch.calls.either import chosen
 from sparsegen.integrations.torch.calls.launches import (
     Gradients,
     Launch,
-    Result,
     TensorLaunch,
     View,
     calls,
-    launch_of,
 )
 from sparsegen.integrations.torch.calls.prepared import is_capturing
-from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.tensor_checks import check_tensor, require_tensors
 from sparsegen.matrix.block_mask import grid
-from sparsegen.measure.decision import Entrants, decide
 from sparsegen.operators import (
     Block,
     Density,
@@ -57,9 +52,7 @@ from sparsegen.operators import (
     SddProblem,
 )
 from sparsegen.operators.masked.masked_problem import BLOCK_SIDES
-from sparsegen.tuning_db.records import Task
 
-CALLS = 4  # behind each other in a race, as of a model's layers
 LARGEST = torch.finfo(torch.float32).max
 
 
@@ -182,7 +175,7 @@ def _launch_dsd(
     layout, w = _weight(weight)
     problem = problem_of(DsdProblem, (m, k, n), x, words, *mask, w_layout=layout, epilogue=epilogue)
     places = {"x": 0, "w": (1, w), "mask": 3} | ({} if bias is None else {"bias": 2})
-    return _Product(problem, mask[0], (x, weight, bias, words), places, (m, n)).launch(dense)
+    return Product(problem, mask[0], (x, weight, bias, words), places, (m, n)).launch(dense)
 
 
 def _without_terms(
@@ -203,10 +196,10 @@ def _launch_transposed(x: Tensor, d: Tensor, words: Tensor, *rest: Any) -> Calla
     return _transposed_product(x, d, words, *mask).launch(dense)
 
 
-def _transposed_product(x: Tensor, d: Tensor, words: Tensor, *mask: Any) -> _Product:
+def _transposed_product(x: Tensor, d: Tensor, words: Tensor, *mask: Any) -> Product:
     (m, k), n = x.shape, d.shape[1]
     problem = problem_of(DsdTransposedProblem, (m, k, n), x, words, *mask, y_layout=Layout.COLUMN)
-    return _Product(problem, mask[0], (x, d, words), {"x": 0, "d": 1, "mask": 2}, (n, k))
+    return Product(problem, mask[0], (x, d, words), {"x": 0, "d": 1, "mask": 2}, (n, k))
 
 
 def _launch_sdd(
@@ -224,11 +217,11 @@ def _launch_sdd(
     return _sdd_product(d, weight, words, *mask, rest=rest).launch(dense)
 
 
-def _sdd_product(d: Tensor, weight: Tensor, words: Tensor, *mask: Any, rest: Rest = Rest.FILLED) -> _Product:
+def _sdd_product(d: Tensor, weight: Tensor, words: Tensor, *mask: Any, rest: Rest = Rest.FILLED) -> Product:
     (m, n), k = d.shape, weight.shape[1]
     layout, w = _weight(weight)
     problem = problem_of(SddProblem, (m, k, n), d, words, *mask, w_layout=layout, rest=rest)
-    return _Product(problem, mask[0], (d, weight, words), {"d": 0, "w": (1, w), "mask": 2}, (m, k))
+    return Product(problem, mask[0], (d, weight, words), {"d": 0, "w": (1, w), "mask": 2}, (m, k))
 
 
 def _launch_sdd_into(
@@ -272,46 +265,6 @@ def problem_of(
     check_words(sizes[:2], block, words, first)
     dtype = DTYPES.get(first.dtype, DType.FLOAT32)
     return kind(*sizes, dtype, Block.parse(block), Density.parse(density), **traits)
-
-
-@dataclass(frozen=True)
-class _Product:
-    """A product of tensors like these.
-
-    Attributes:
-        places: for each operand its place among the tensors, as `launch_of` takes it.
-        shape: of the result.
-    """
-
-    problem: MaskedProblem
-    scale: float
-    tensors: tuple[Tensor | None, ...]
-    places: dict[str, Any]
-    shape: tuple[int, int]
-
-    def launch(self, dense: Dense | str) -> Callable[..., Tensor]:
-        """Returns the function that computes it: our kernel, or PyTorch's own product where that takes less time, or
-        without a device of ours.
-        """
-        policy, first = Dense.parse(dense), self.tensors[0]
-        assert first is not None
-        device = kernel_device(first)
-        own = PlainProduct(self.problem, self.scale, device)
-        if device is None or policy is Dense.ALWAYS:
-            return own
-        operator = partial(operators.get, self.problem, device, scale=self.scale)
-
-        def enter() -> Entrants:
-            drawn = *self.tensors[:-1], drawn_words(self.problem, first.device)
-            pair = partial(self.by(operator()), *drawn), partial(own, *drawn)
-            return Entrants(operator().launcher.variant, lambda _: pair, CALLS)
-
-        decided = partial(decide, Task.PRODUCT, self.problem, device, enter, policy)
-        return chosen(decided, lambda: self.by(operator()), own)
-
-    def by(self, operator: Any) -> Callable[..., Tensor]:
-        """Returns the launch of an operator that was prepared for the problem."""
-        return launch_of(operator, self.problem, self.tensors, self.places, Result(self.shape))
 
 
 _sdd_into_of = calls.of(4, _launch_sdd_into)
@@ -436,7 +389,7 @@ def _launch_both(
     return None if beside_x is None or beside_weight is None else (beside_x, beside_weight)
 
 
-def _beside_another(launch: Launch, product_of: Callable[[], _Product]) -> TensorLaunch | None:
+def _beside_another(launch: Launch, product_of: Callable[[], Product]) -> TensorLaunch | None:
     if not isinstance(launch, TensorLaunch):
         return None
     product = product_of()

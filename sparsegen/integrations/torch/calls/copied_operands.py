@@ -1,6 +1,11 @@
-"""Whether a problem takes less time on copies of its operands, which lie as fast kernels read them."""
+"""Copies of operands that lie as fast kernels read them, where a problem takes less time with them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn import functional
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice, How
@@ -11,6 +16,8 @@ from sparsegen.operators import Problem
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.shared_layers import shared_layers
 
+OPERATION_US = 6.0  # of a small operation of PyTorch, called from Python; an estimate
+COPYING = 1.5  # time of its copies of rows that no vector divides, over those of whole vectors; an estimate
 _BY_VARIANT = DispatchOptions(dense=Dense.NEVER)
 _MEASURED = How.PINNED, How.EXACT
 
@@ -35,6 +42,29 @@ def is_faster_copied(
     if own.how in _MEASURED:
         return False
     return expected_us(other, device) + copies_us < expected_us(own, device) + spared_us
+
+
+def is_faster_padded(problem: Problem, wider: Problem, device: Device) -> bool:
+    """The same of a problem with larger operands, which `padded_to` copies.
+
+    Raises:
+        DatabaseError, PinsError: see `sparsegen.lookup`.
+    """
+    rate, copies_us = device.expected_rates.copy_bytes_per_us, 0.0
+    for spec, other in zip(problem.operands(0), wider.operands(0), strict=True):
+        if spec.shape != other.shape:  # zeros, and what there is
+            copies_us += 2 * OPERATION_US + COPYING * (spec.nbytes + 2 * other.nbytes) / rate
+    if (result := problem.result(0)).shape != wider.result(0).shape:
+        copies_us += OPERATION_US + COPYING * 2 * result.nbytes / rate
+    return is_faster_copied(problem, wider, device, copies_us)
+
+
+def padded_to(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """The tensor with zeros behind each of its dimensions, up to a shape; itself where it has that shape."""
+    behind = [wanted - size for wanted, size in zip(shape, tensor.shape, strict=True)]
+    if not any(behind):
+        return tensor
+    return functional.pad(tensor, [side for size in reversed(behind) for side in (0, size)])
 
 
 def _choice_of(problem: Problem, device: Device) -> Choice:

@@ -14,9 +14,10 @@ from torch.nn import init
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.autocast import cast_like_dense
+from sparsegen.integrations.torch.calls.copied_operands import padded_to
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
-from sparsegen.integrations.torch.calls.prepared import is_capturing
+from sparsegen.integrations.torch.calls.prepared import VECTOR_BYTES, is_capturing
 from sparsegen.integrations.torch.calls.prepared_operators import called, operators
 from sparsegen.integrations.torch.calls.tensor_checks import (
     check_tensor,
@@ -27,7 +28,7 @@ from sparsegen.integrations.torch.calls.tensor_checks import (
 )
 from sparsegen.integrations.torch.calls.wide import widened
 from sparsegen.integrations.torch.points.kernel_maps import KernelMap
-from sparsegen.integrations.torch.points.whole_vectors import Convolution, padded, widened_to
+from sparsegen.integrations.torch.points.whole_vectors import Convolution, padded
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.matrix.kernel_map import odd_sides
@@ -170,9 +171,9 @@ def _conv_of(
         SubmanifoldConv3dProblem, sizes, x.dtype, weight.shape[1:4], density, epilogue=epilogue
     )
     added = {} if bias is None else {"bias": bias}
-    wider = padded(problem, device)
-    if wider is not None:
-        problem, (x, weight) = wider, widened_to((x, weight), (wider.channels, wider.channels))
+    if x.shape[1] * x.itemsize % VECTOR_BYTES and (wider := padded(problem, device)) is not None:
+        problem = wider
+        x, weight = (padded_to(one, (*one.shape[:-1], wider.channels)) for one in (x, weight))
     # Detached: behind a function of autograd's no view may be changed in place.
     return _run(problem, device, [x, weight], words, added)[: x.shape[0]].detach()
 
@@ -188,7 +189,8 @@ def _weights_of(x: Tensor, dy: Tensor, words: Tensor, filter_size: tuple[int, ..
     wider = padded(problem, device)
     if wider is None:
         return _run(problem, device, [x, dy], words, {})
-    given = widened_to((x, dy), (wider.channels, wider.filters))
+    sides = (x, wider.channels), (dy, wider.filters)
+    given = [padded_to(one, (len(one), channels)) for one, channels in sides]
     return _run(wider, device, given, words, {})[: dy.shape[1], ..., : x.shape[1]].contiguous()
 
 

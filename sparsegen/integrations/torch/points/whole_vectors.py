@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from torch import Tensor
-from torch.nn import functional
-
-from sparsegen.integrations.torch.calls.copied_operands import is_faster_copied
+from sparsegen.integrations.torch.calls.copied_operands import is_faster_padded
 from sparsegen.integrations.torch.calls.prepared import VECTOR_BYTES
 from sparsegen.kernels.base import Device
 from sparsegen.operators import SubmanifoldConv3dProblem, SubmanifoldConv3dWeightsProblem
@@ -34,16 +30,4 @@ def padded(problem: Convolution, device: Device) -> Convolution | None:
     wider = replace(p, channels=round_up(p.channels, vector))
     if isinstance(wider, SubmanifoldConv3dWeightsProblem):
         wider = replace(wider, filters=round_up(p.filters, vector))
-    rates, copies_us = device.expected_rates, 0.0
-    for spec, other in zip(p.operands(0), wider.operands(0), strict=True):
-        if spec.shape != other.shape:
-            copies_us += COPY_US + (spec.nbytes + 2 * other.nbytes) / rates.copy_bytes_per_us
-    return wider if wider != p and is_faster_copied(p, wider, device, copies_us) else None
-
-
-def widened_to(tensors: Sequence[Tensor], channels: Sequence[int]) -> list[Tensor]:
-    """Tensors with zeros behind their last dimension, up to so many elements of it."""
-    return [
-        functional.pad(tensor, (0, wanted - tensor.shape[-1])) if tensor.shape[-1] != wanted else tensor
-        for tensor, wanted in zip(tensors, channels, strict=True)
-    ]
+    return wider if wider != p and is_faster_padded(p, wider, device) else None
