@@ -67,7 +67,7 @@ BATCH_MATRICES = ("odd_shape", "empty_rows", "no_nonzeros", "no_rows")
 SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
 # Of convolutions, instead of these: the tile of every choice divides some, and products stay few.
 SIZES_OF = {
-    "channels": (1, 7, 16, 32, 64),
+    "channels": (1, 7, 16, 24, 32, 64),
     "filters": (3, 20, 32, 64, 128, 256),
     "images": (1, 3),
     "kv_heads": (1, 2),
