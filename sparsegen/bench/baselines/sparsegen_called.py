@@ -5,7 +5,8 @@ As with every baseline the GPU waits while the host queues the call: what the ho
 They look up in the user's own database, as every call without ``db=`` does, without the results of a run's tuning.
 
 Operators with ``dense="auto"`` choose between our kernels and the dense computation, by estimates or by a probe of the
-first call: `sparsegen.prepare` for ``spmm``, and the function `masked_conv2d`. All others run our kernel.
+first call: `sparsegen.prepare` for ``spmm``, and the functions `masked_conv2d`, `dsd`, `sdd` and `dsd_transposed`. What
+a function does not compute, such as a result over another, and all other operators are prepared.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,23 @@ from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, import
 from sparsegen.bench.results.results import DEFAULT, IN_GRAPH, Kind
 from sparsegen.dispatch.options import Dense
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, Float8, MaskedConv2dProblem, Problem, Rest
+from sparsegen.measure.decision import decisions
+from sparsegen.operators import (
+    DsdProblem,
+    DsdTransposedProblem,
+    DType,
+    Epilogue,
+    FactorType,
+    Float8,
+    Layout,
+    MaskedConv2dProblem,
+    Problem,
+    Rest,
+    SddProblem,
+)
+from sparsegen.tuning_db.records import Task
 
+Product = DsdProblem | SddProblem | DsdTransposedProblem
 Call = Callable[[Any], Any]  # takes a tensor that may be written to, and gives the result
 
 
@@ -86,8 +103,7 @@ class AsCalled(TorchBaseline):
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         problem, watch = bench.problem, Stopwatch()
-        is_convolution = isinstance(problem, MaskedConv2dProblem)
-        called = _convolution(bench) if is_convolution else _operator(bench)
+        called = _called(bench)
         spec = problem.result(bench.features.nnz)
         assert isinstance(spec.dtype, DType), "a result is of numbers"
         result = TensorResult(bench, spec.shape, spec.dtype)
@@ -167,6 +183,60 @@ def _argument(bench: Workbench, name: str, kind: Any) -> Any:
         return to_tensor(stored, kind)
     tensor = to_tensor(stored)
     return tensor.view(getattr(import_torch(), str(kind))) if isinstance(kind, Float8) else tensor
+
+
+def _called(bench: Workbench) -> Called:
+    """Ours as PyTorch's users call it for the problem."""
+    if isinstance(bench.problem, MaskedConv2dProblem):
+        return _convolution(bench)
+    if isinstance(bench.problem, Product) and _has_function(bench.problem):
+        return _product(bench, bench.problem)
+    return _operator(bench)
+
+
+def _has_function(problem: Product) -> bool:
+    """True if a function of `sparsegen.integrations.torch` computes a product; it scales by a number."""
+    p = problem
+    if p.batch > 1 or p.factor_type is not FactorType.SAME:
+        return False
+    if isinstance(p, DsdTransposedProblem):
+        return p.y_layout is Layout.COLUMN
+    if isinstance(p, SddProblem):
+        return p.rest is Rest.FILLED
+    return p.epilogue in (Epilogue.NONE, Epilogue.BIAS, Epilogue.BIAS_RELU)
+
+
+def _product(bench: Workbench, problem: Product) -> Called:
+    """`dsd`, `sdd` or `dsd_transposed` of `sparsegen.integrations.torch`."""
+    from sparsegen.integrations.torch import BlockMaskTensor, dsd, dsd_transposed, sdd
+
+    p = problem
+    given = {spec.name: bench.operand(spec.name) for spec in p.operands(0)}
+    tensors = {
+        name: to_tensor(array, p.dtype) for name, array in given.items() if name not in ("mask", "scale")
+    }
+    words = to_tensor(given["mask"].reshape(-1))
+    block = p.block.rows, p.block.columns
+    mask = BlockMaskTensor((p.m, p.k), block, words, p.density.share)
+    scale = float(given["scale"].reshape(-1)[0]) if "scale" in given else 1.0
+    if isinstance(p, DsdTransposedProblem):
+        run = partial(dsd_transposed, tensors["x"], tensors["d"], mask, scale=scale)
+    else:
+        shape = (p.k, p.n) if p.w_layout is Layout.ROW else (p.n, p.k)
+        stored = tensors["w"].reshape(shape)
+        weight = stored.t() if p.w_layout is Layout.ROW else stored
+        if isinstance(p, SddProblem):
+            run = partial(sdd, tensors["d"], weight, mask, scale=scale)
+        else:
+            relu = p.epilogue is Epilogue.BIAS_RELU
+            run = partial(dsd, tensors["x"], weight, mask, tensors.get("bias"), scale=scale, relu=relu)
+    run()
+    known = [
+        decision for task, _, decision in decisions() if task is Task.PRODUCT
+    ]  # this row's process has no other
+    pays = not known or known[-1].ours_runs()
+    ran = "the masked kernel" if pays else "the dense product"
+    return Called(f"{p.operator}, dense=auto: {ran}", lambda _: run(), 0, not pays)
 
 
 def _convolution(bench: Workbench) -> Called:

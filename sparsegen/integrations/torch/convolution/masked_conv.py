@@ -56,8 +56,9 @@ def masked_conv2d(
 
     A mask of the output names the blocks to compute; the others are zero. A mask of the input names the blocks that are
     not zero: x must be zero outside of it, or with ``"any_input"`` counts as zero there. Images in
-    `torch.channels_last` and contiguous ones are read where they lie; the kernels for the former are faster. Other
-    images, such as slices, are copied to `torch.channels_last`. Gradients are kernels over live blocks too, but for the
+    `torch.channels_last` are read where they lie; in 16 bits contiguous ones, and channels that are no multiple of 8,
+    are copied where that should take less time, pixels that live blocks need alone. Other images, such as slices, are
+    copied to `torch.channels_last`. Gradients are kernels over live blocks too, but for the
     one by x where the convolution has a stride, or a mask of the input: that one is dense.
 
     Args:
