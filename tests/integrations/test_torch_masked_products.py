@@ -23,6 +23,7 @@ from sparsegen.integrations.torch.blocks.plain_products import PlainProduct  # n
 from sparsegen.integrations.torch.calls import devices  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared_operators import Operators  # noqa: E402
+from sparsegen.integrations.torch.calls.row_copies import RowCopy  # noqa: E402
 from sparsegen.operators import (  # noqa: E402
     Block,
     DsdProblem,
@@ -332,3 +333,18 @@ def test_bad_operands() -> None:
         dsd(x, w, odd)
     with pytest.raises(OperandError, match="is no BlockMaskTensor"):
         sdd(d, w, mask.words)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_copies_of_rows(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros behind rows, and rows of them; a vector is a row; what lies otherwise is read as it is meant."""
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    vector = 128 // torch.finfo(dtype).bits
+    for sizes in ((5, 70), (3, 1), (67, 2 * vector), (11,)):
+        wanted = *(size + 2 for size in sizes[:-1]), -(-sizes[-1] // vector) * vector
+        matrix = torch.randn(sizes).to(dtype)
+        apart = torch.randn(*sizes[:-1], 2 * sizes[-1]).to(dtype)[..., ::2].copy_(matrix)
+        expected = torch.zeros(wanted, dtype=dtype)
+        expected[tuple(slice(size) for size in sizes)] = matrix
+        copy = RowCopy(matrix, wanted)
+        assert torch.equal(copy(matrix), expected) and torch.equal(copy(apart), expected)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
-from sparsegen.integrations.torch.calls.copied_operands import is_faster_padded, padded_to
-from sparsegen.integrations.torch.calls.launches import Place, Result, launch_of
+from sparsegen.integrations.torch.calls.copied_operands import is_faster_padded
+from sparsegen.integrations.torch.calls.launches import Place, Result, View, launch_of
 from sparsegen.integrations.torch.calls.prepared import VECTOR_BYTES
+from sparsegen.integrations.torch.calls.row_copies import RowCopy
 from sparsegen.kernels.base import Device
 from sparsegen.operators import MaskedProblem, Rest, SddProblem
 from sparsegen.system.integers import round_up
@@ -51,22 +52,36 @@ class PaddedProduct:
             shape: shape of the result.
         """
         shapes = {spec.name: spec.shape for spec in wider.operands(0)}
-        self._taken = [(place, shapes[name]) for name, place in places.items()]
+        self._taken = [_Taken.of(place, tensors, shapes[name]) for name, place in places.items()]
         self._rows, self._columns = shape
         at = {name: number for number, name in enumerate(places)}
         first, second = wider.result(0).shape
-        self._launch = launch_of(operator, wider, self._copies(tensors), at, Result((first, second)))
-
-    def _copies(self, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-        copies = []
-        for place, shape in self._taken:
-            at, view = place if isinstance(place, tuple) else (place, None)
-            tensor = tensors[at]
-            assert tensor is not None
-            copies.append(padded_to(tensor if view is None else view(tensor), shape))
-        return tuple(copies)
+        copies = tuple(taken(tensors) for taken in self._taken)
+        self._launch = launch_of(operator, wider, copies, at, Result((first, second)))
 
     def __call__(self, *tensors: Tensor | None, out: Tensor | None = None) -> Tensor:
         """The result, in ``out`` if it is given: contiguous, of any shape with its elements."""
-        found: Tensor = self._launch(*self._copies(tensors))[: self._rows, : self._columns]
+        copies = (taken(tensors) for taken in self._taken)
+        found: Tensor = self._launch(*copies)[: self._rows, : self._columns]
         return found.contiguous() if out is None else out.copy_(found.reshape(out.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """An operand's place among the tensors of a call, the function that views it, and its copy; None for itself."""
+
+    at: int
+    view: View | None
+    copy: RowCopy | None
+
+    @classmethod
+    def of(cls, place: Place, tensors: tuple[Tensor | None, ...], shape: tuple[int, ...]) -> _Taken:
+        at, view = place if isinstance(place, tuple) else (place, None)
+        seen = cls(at, view, None)(tensors)
+        return cls(at, view, None if seen.shape == shape else RowCopy(seen, shape))
+
+    def __call__(self, tensors: tuple[Tensor | None, ...]) -> Tensor:
+        tensor = tensors[self.at]
+        assert tensor is not None
+        seen = tensor if self.view is None else self.view(tensor)
+        return seen if self.copy is None else self.copy(seen)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from torch import Tensor
-from torch.nn import functional
-
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.dispatch.options import Dense, DispatchOptions
@@ -45,26 +40,18 @@ def is_faster_copied(
 
 
 def is_faster_padded(problem: Problem, wider: Problem, device: Device) -> bool:
-    """The same of a problem with larger operands, which `padded_to` copies.
+    """The same of a problem with larger operands, which a `RowCopy` each makes.
 
     Raises:
         DatabaseError, PinsError: see `sparsegen.lookup`.
     """
-    rate, copies_us = device.expected_rates.copy_bytes_per_us, 0.0
+    rates, copies_us = device.expected_rates, 0.0
     for spec, other in zip(problem.operands(0), wider.operands(0), strict=True):
-        if spec.shape != other.shape:  # zeros, and what there is
-            copies_us += 2 * OPERATION_US + COPYING * (spec.nbytes + 2 * other.nbytes) / rate
-    if (result := problem.result(0)).shape != wider.result(0).shape:
-        copies_us += OPERATION_US + COPYING * 2 * result.nbytes / rate
+        if spec.shape != other.shape:
+            copies_us += rates.launch_us + (spec.nbytes + other.nbytes) / rates.copy_bytes_per_us
+    if (result := problem.result(0)).shape != wider.result(0).shape:  # PyTorch copies it
+        copies_us += OPERATION_US + COPYING * 2 * result.nbytes / rates.copy_bytes_per_us
     return is_faster_copied(problem, wider, device, copies_us)
-
-
-def padded_to(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """The tensor with zeros behind each of its dimensions, up to a shape; itself where it has that shape."""
-    behind = [wanted - size for wanted, size in zip(shape, tensor.shape, strict=True)]
-    if not any(behind):
-        return tensor
-    return functional.pad(tensor, [side for size in reversed(behind) for side in (0, size)])
 
 
 def _choice_of(problem: Problem, device: Device) -> Choice:

@@ -14,11 +14,11 @@ from torch.nn import init
 from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.autocast import cast_like_dense
-from sparsegen.integrations.torch.calls.copied_operands import padded_to
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
 from sparsegen.integrations.torch.calls.prepared import VECTOR_BYTES, is_capturing
 from sparsegen.integrations.torch.calls.prepared_operators import called, operators
+from sparsegen.integrations.torch.calls.row_copies import padded_to
 from sparsegen.integrations.torch.calls.tensor_checks import (
     check_tensor,
     checked_device,
