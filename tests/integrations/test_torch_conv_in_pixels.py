@@ -29,6 +29,13 @@ from sparsegen.tuning.prediction.targets import find_target  # noqa: E402
 PLANES, INNERMOST = torch.contiguous_format, torch.channels_last
 
 
+def expected_us(choice: Choice, device: Any) -> float:
+    """Stand-in for expected times by which all that may be copied is."""
+    p = choice.problem
+    has_planes = isinstance(p, MaskedConv2dProblem) and p.layout.has_planes
+    return 1e9 if has_planes or p.channels % 8 else 1.0
+
+
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The problems that ran by copies, as all do that may; memory holds NaN before it is written."""
@@ -41,11 +48,6 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
                 super().__init__(problem, copied, *rest)
 
         return Noted
-
-    def expected_us(choice: Choice, device: Any) -> float:
-        p = choice.problem
-        has_planes = isinstance(p, MaskedConv2dProblem) and p.layout.has_planes
-        return 1e9 if has_planes or p.channels % 8 else 1.0
 
     def empty_tensors(torch: Any, shape: Any, dtype: Any, device: Any, order: Any = PLANES) -> Any:
         return lambda: torch.full(shape, float("nan"), dtype=dtype).contiguous(memory_format=order)
@@ -178,3 +180,54 @@ def test_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(copied_operands, "_choice_of", exact)
     assert in_pixels.in_pixels(problem(), h200) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("channels", "order", "mask_of"),
+    [(80, PLANES, "output"), (53, INNERMOST, "output"), (61, PLANES, "any_input"), (3, INNERMOST, "input")],
+)
+def test_graphs_follow_their_masks_on_a_gpu(
+    channels: int, order: Any, mask_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result and all gradients, in replays with new masks and new images, by copies."""
+    monkeypatch.setattr(copied_operands, "expected_us", expected_us)
+    monkeypatch.setattr(calls, "known", {})
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def drawn(*shape: int) -> Any:
+        return torch.randn(shape, generator=generator, device="cuda").half()
+
+    x, weight, bias = drawn(2, channels, 150, 203), drawn(72, channels, 3, 3) / 30, drawn(72)
+    x, sides = x.to(memory_format=order), {"padding": 1, "block": 16, "density": 0.3}
+    mask = torch.ones(2, 10, 13, device="cuda", dtype=torch.bool)
+    leaves = [one.requires_grad_() for one in (x, weight, bias)]
+    seed = drawn(2, 72, 150, 203).to(memory_format=order)
+
+    def step() -> tuple[Any, ...]:
+        y = masked_conv2d(leaves[0], leaves[1], mask, leaves[2], mask_of=mask_of, dense="never", **sides)
+        return y, *torch.autograd.grad(y, leaves, seed)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    for share in (0.3, 0.0, 1.0, 0.1):
+        with torch.no_grad():
+            mask.copy_(torch.rand(mask.shape, generator=generator, device="cuda") < share)
+            live = pixels(mask, (16, 16), x)
+            x.copy_(torch.where(live, drawn(*x.shape), 0) if mask_of == "input" else drawn(*x.shape))
+        graph.replay()
+        wide = [one.detach().double().requires_grad_() for one in leaves]
+        counted = torch.where(live, wide[0], 0) if mask_of == "any_input" else wide[0]
+        y = functional.conv2d(counted, *wide[1:], padding=1)
+        if mask_of == "output":
+            y = torch.where(live, y, 0)
+        expected = y, *torch.autograd.grad(y, wide, seed.double())
+        for own, right in zip(found, expected, strict=True):
+            error = (own.double() - right).abs().max() / right.abs().max().clamp(min=1e-3)
+            assert error < 5e-3, (share, tuple(own.shape), error)

@@ -348,3 +348,45 @@ def test_copies_of_rows(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         expected[tuple(slice(size) for size in sizes)] = matrix
         copy = RowCopy(matrix, wanted)
         assert torch.equal(copy(matrix), expected) and torch.equal(copy(apart), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_graphs_of_padded_products_follow_their_masks_on_a_gpu(
+    dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(padded_products, "is_faster_padded", lambda *_: True)
+    monkeypatch.setattr(calls, "known", {})
+    m, k, n, block = 1001, 1003, 1005, (64, 64)
+    generator = torch.Generator("cuda").manual_seed(0)
+    given = [torch.randn(s, generator=generator, device="cuda").to(dtype) for s in ((m, k), (m, n), (n, k))]
+    x, d, w = given
+    mask = BlockMaskTensor.from_blocks(torch.ones(16, 16, dtype=torch.bool, device="cuda"), block, (m, k))
+
+    def step() -> tuple[Any, ...]:
+        return (
+            dsd(x, w, mask, dense="never"),
+            dsd_transposed(x, d, mask, dense="never"),
+            sdd(d, w, mask, dense="never"),
+        )
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    for share in (0.5, 0.0, 1.0, 0.1):
+        live = torch.rand(16, 16, generator=generator, device="cuda") < share
+        mask.words.view(torch.int64).copy_(
+            BlockMaskTensor.from_blocks(live, block, (m, k)).words.view(torch.int64)
+        )
+        graph.replay()
+        wide = [one.double() for one in given]
+        masked = torch.where(mask.expand(), wide[0], 0)
+        right = masked @ wide[2].t(), wide[1].t() @ masked, torch.where(mask.expand(), wide[1] @ wide[2], 0)
+        for own, expected in zip(found, right, strict=True):
+            assert own.shape == expected.shape
+            error = (own.double() - expected).abs().max() / expected.abs().max().clamp(min=1e-3)
+            assert error < 2e-3, (share, tuple(own.shape), error)
