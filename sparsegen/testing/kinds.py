@@ -69,7 +69,7 @@ SIZES = (1, 7, 8, 32, 40, 64, 132)  # of B's columns (spmm), of k (sddmm)
 SIZES_OF = {
     "channels": (1, 7, 16, 24, 32, 64),
     "filters": (3, 20, 32, 64, 128, 256),
-    "images": (1, 3),
+    "images": (1, 2),
     "kv_heads": (1, 2),
     "group": (1, 3),
     "head_dim": (16, 64, 80, 128),
