@@ -120,9 +120,6 @@ class Subject:
         self._calls[step] = [_call(one, self._inputs) for one in (self._dense, model)]
         timed = self._timed(step) if self._is_timed else {}
         self._is_captured = step is Step.GRAPH and f"{step}_us" in timed
-        if self._is_captured:  # to be compiled: the compiler takes each layer alone
-            model = copy.deepcopy(self._dense)
-            report = convert(model, example_inputs=self._inputs, fuse=False)
         if self._is_captured or step is Step.EAGER:
             self._models, self._compiled_layers = (self._dense, model), len(report.converted)
         return found | timed

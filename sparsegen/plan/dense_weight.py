@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from sparsegen.backends.executor import Address, Executor
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.plan.arrays import host_values
 from sparsegen.plan.dense_fill import DenseFill
+from sparsegen.plan.lasting_tensors import lasting_zeros
 from sparsegen.system.numpy_types import Array
 
 
@@ -33,7 +33,7 @@ class DenseWeight:
         self._torch, self._pattern = torch, pattern
         self._order: Array | None = None
         self._kept: tuple[Any, Any | None] | None = None
-        self.tensor = _zeros(torch, pattern.shape, dtype, torch.device(place))
+        self.tensor = lasting_zeros(torch, pattern.shape, dtype, torch.device(place))
 
     @property
     def nbytes(self) -> int:
@@ -81,23 +81,3 @@ class DenseWeight:
         places = torch.repeat_interleave(begins, lengths)
         places += torch.as_tensor(np.array(pattern.column_indices), device=place)
         return places, None if self._order is None else torch.as_tensor(self._order, device=place)
-
-
-def _zeros(torch: Any, shape: tuple[int, int], dtype: Any, place: Any) -> Any:
-    """A tensor that can get new values within and without inference mode."""
-
-    def made() -> Any:
-        with torch.inference_mode(False):
-            return torch.zeros(shape, dtype=dtype, device=place)
-
-    def ready() -> Any:
-        tensor = made()
-        torch.cuda.current_stream(place).synchronize()
-        return tensor
-
-    if place.type != "cuda" or torch.cuda.is_current_stream_capturing():
-        return made()
-    # A compiled model's first call may come while what this thread allocates goes to the pool of a graph to be, which
-    # refuses tensors that outlive the call (torch._inductor.cudagraph_trees).
-    with ThreadPoolExecutor(1) as other:
-        return other.submit(ready).result()

@@ -140,9 +140,12 @@ def test_frozen_weights_are_cast_once_under_autocast(launches: Launches) -> None
             assert y.dtype is torch.float16
             torch.testing.assert_close(y.float(), sparse.to_dense().float()(x).float(), rtol=2e-2, atol=2e-2)
         assert launches.sent == 1
+        [plan] = sparse.pattern.plans._plans.values()
+        kept = plan._bias
         sparse.bias.add_(1)
         sparse.values.mul_(2)
         torch.testing.assert_close(sparse(x).float(), sparse.to_dense()(x).float(), rtol=2e-2, atol=2e-2)
+        assert plan._bias is kept, "where a captured graph reads it"
     with torch.no_grad(), pytest.raises(OperandError, match="values"):
         sparse(x.half())
 

@@ -98,6 +98,7 @@ def test_the_operators_keep_pytorchs_rules(shared: SparsePattern, place: str) ->
     for name, inputs in (
         ("linear", (t["x"], t["values"], t["bias"])),
         ("linear", (t["x"], t["values"], None)),
+        ("linear", (t["x"].expand(2, *t["x"].shape), t["values"], t["bias"])),
         ("transposed_product", (t["y"], t["values"])),
         ("sampled_product", (t["y"], t["x"])),
     ):

@@ -158,12 +158,32 @@ def test_copies_pickles_and_state_dicts(model: Attention, launches: list[int]) -
     assert len(launches) == 4
 
 
-def test_a_compiled_model_is_traced_layer_by_layer(model: Attention, launches: list[int]) -> None:
-    x = torch.randn(5, 32)
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
+def test_what_stands_in_the_place_of_values_is_multiplied_by_its_layer(
+    model: Attention, launches: list[int]
+) -> None:
+    model.requires_grad_(False)
+    values, x = model.k._parameters.pop("values"), torch.randn(5, 32)
     with torch.no_grad():
-        check(compiled(x), expected(model, x))
+        for factor in (2, 3):
+            model.k.values = factor * values
+            check(model(x), expected(model, x))
     assert not launches
+
+
+def test_new_values_lie_where_the_old_ones_did(model: Attention) -> None:
+    """A captured graph reads there, and a compiled model's first call makes no tensor in the memory of its graph."""
+    model.requires_grad_(False)
+    together, x = model.q.part.shared, torch.randn(5, 32)
+    with torch.no_grad():
+        model(x)
+        _, values, bias = together._stacked
+        model.k.values.mul_(2)
+        check(model(x), expected(model, x))
+        assert together._stacked[1] is values and together._stacked[2] is bias
+        model.k.values.requires_grad_(True)
+        model.k.values.data.mul_(2)
+        check(model(x), expected(model, x))
+        assert together._stacked[1] is values, "of values that train nothing is kept"
 
 
 def test_only_layers_that_fit_share() -> None:

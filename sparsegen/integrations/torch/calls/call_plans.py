@@ -20,6 +20,7 @@ from sparsegen.integrations.torch.calls.prepared import (
     is_capturing,
 )
 from sparsegen.plan.arrays import current_stream_of, empty_tensors
+from sparsegen.plan.lasting_tensors import lasting_zeros
 from sparsegen.plan.own_launch import OwnBinding
 from sparsegen.plan.transposes import bind_transposes
 from sparsegen.plan.variant_launcher import VariantLauncher
@@ -106,6 +107,8 @@ class LaunchPlan:
         self._bias_dtype = None if bias is None else bias.dtype
         self._bias: Tensor | None = None
         self._bias_follower = Follower(self._cast)
+        if bias is not None and bias.dtype is not like.dtype:
+            self._bias_follower.follow(bias)  # now: a later call may be captured
         self._stream: Callable[[int], int] = current_stream_of(torch)
 
     def run(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor | None:
@@ -171,7 +174,9 @@ class LaunchPlan:
 
     def _cast(self, bias: Tensor) -> None:
         with torch.inference_mode(False), torch.no_grad():
-            self._bias = bias.detach().to(self._dtype)
+            if self._bias is None:
+                self._bias = lasting_zeros(torch, bias.shape, self._dtype, bias.device)
+            self._bias.copy_(bias)
 
 
 class SampledPlan:

@@ -82,6 +82,22 @@ def is_watched() -> bool:
     return bool(is_dynamo_compiling() or _function_modes() or forward_ad._current_level >= 0 or _profiles())
 
 
+def is_compiled_inference(x: Tensor, values: Tensor, bias: Tensor | None, *, casts: bool) -> bool:
+    """True if `torch.compile` traces a call that is asked for no gradient, by no transform either.
+
+    Under autocast only with frozen weights, whose casts are kept.
+    """
+    if (
+        not is_dynamo_compiling()
+        or is_exporting()
+        or forward_ad._current_level >= 0
+        or _transform() is not None
+    ):
+        return False
+    trains = values.requires_grad or (bias is not None and bias.requires_grad)
+    return not (trains and casts) and not (torch.is_grad_enabled() and (trains or x.requires_grad))
+
+
 def may_run_at_once(*tensors: Tensor | None) -> bool:
     """True if a call with these tensors needs nothing but its result."""
     return asked(*tensors) is Asked.NOTHING
@@ -124,6 +140,25 @@ def applied(name: str, forward: Function, backward: Function) -> Function:
     beside: Any = super(torch.autograd.Function, made)
     apply: Function = beside.apply
     return apply
+
+
+def without_gradient(name: str, schema: str, function: Function, fake: Function) -> Function:
+    """Define ``torch.ops.sparsegen.NAME``, which calls that ask for a gradient are not to reach.
+
+    Autograd has no function of Python for it: that would be several more in each call of a compiled model.
+
+    Args:
+        schema, function, fake: see `DirectOperator`; its lists arrive as lists.
+
+    Returns:
+        The operator of PyTorch's dispatcher.
+    """
+    # `torch.library.custom_op` would look in each call for results that are arguments too, which takes 9 µs.
+    _library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(name, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"sparsegen::{name}", fake, lib=_library)
+    operator: Function = getattr(torch.ops.sparsegen, name).default
+    return operator
 
 
 class DirectOperator:
@@ -223,11 +258,10 @@ class DirectOperator:
             found = backward(ctx, *given)
             return (*found, *(None,) * (held.fields - 1)) if carries else found
 
-        # `torch.library.custom_op` would look in each call for results that are arguments too, which takes 9 µs.
-        _library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
-        _library.impl(name, lambda *inputs: self._function(*taken(inputs)), "CompositeExplicitAutograd")
+        operator = without_gradient(
+            name, schema, lambda *inputs: self._function(*taken(inputs)), lambda *inputs: fake(*taken(inputs))
+        )
         full_name = f"sparsegen::{name}"
-        torch.library.register_fake(full_name, lambda *inputs: fake(*taken(inputs)), lib=_library)
         if backward is None or remember is None:
             torch.library.register_autograd(full_name, _without_gradient(f"sparsegen.{name}"), lib=_library)
         else:
@@ -237,7 +271,6 @@ class DirectOperator:
                 setup_context=lambda ctx, inputs, output: remember(ctx, taken(inputs), output),
                 lib=_library,
             )
-        operator: Function = getattr(torch.ops.sparsegen, name).default
         return operator
 
     def __call__(self, *inputs: Any) -> Any:

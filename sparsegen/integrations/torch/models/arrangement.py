@@ -59,7 +59,8 @@ class Arranger:
             if len(names) > 1
         )
         self._dense = dense
-        self._together: dict[tuple[str, ...], SharedInput] = {}
+        # Before any trial, so that equal models have equal handles, which name code in Inductor's cache.
+        self._together = {names: SharedInput([sparse[name] for name in names]) for names in self.shared}
         self._modules = {site.names: model.get_submodule(site.names[0]) for site in self.sites}
 
     def arrange(self, forms: Mapping[str, Form]) -> None:
@@ -80,16 +81,12 @@ class Arranger:
                 _put(self.model, name, behind)
             for name in site.layers if fuses else ():
                 self.sparse[name].activation = site.activation
-        for names in self.shared:
+        for names, together in self._together.items():
             layers = [self.sparse[name] for name in names]
-            if all(forms.get(name, PLAIN).one_launch for name in names) and _have_one_activation(layers):
-                together = self._together.setdefault(names, SharedInput(layers))
+            has_one_activation = len({layer.activation for layer in layers}) == 1
+            if has_one_activation and all(forms.get(name, PLAIN).one_launch for name in names):
                 for number, layer in enumerate(layers):
                     layer.shares(SharedPart(together, number))
-
-
-def _have_one_activation(layers: Sequence[SparseLinear]) -> bool:
-    return len({layer.activation for layer in layers}) == 1
 
 
 def _alike(names: Sequence[str], sites: Mapping[str, ActivationSite]) -> Iterator[tuple[str, ...]]:

@@ -15,7 +15,7 @@ from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, 
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
-from sparsegen.integrations.torch.calls.direct import Asked, asked
+from sparsegen.integrations.torch.calls.direct import Asked, asked, is_compiled_inference
 from sparsegen.integrations.torch.calls.layer_weights import (
     current_bias,
     current_weight,
@@ -23,6 +23,7 @@ from sparsegen.integrations.torch.calls.layer_weights import (
     trains,
 )
 from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_parameter_dtype
+from sparsegen.integrations.torch.pattern.compiled_layers import compiled_linear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule, csr_tensor
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
@@ -56,7 +57,7 @@ class SparseLinear(PatternModule):
         values: the nonzeros of W, row by row.
         bias: out_features, or None.
         activation: activation of the result; by default none. Without gradients the kernel computes it, if there is a
-            bias.
+            bias, in compiled models too.
     """
 
     values: nn.Parameter
@@ -85,7 +86,7 @@ class SparseLinear(PatternModule):
             require_parameter_dtype(dtype)
         super().__init__(pattern, device=device)
         self.out_features, self.in_features = pattern.shape
-        self.activation = Activation.parse(activation)
+        self.activation = activation
         self._shared: Part | None = None
         self._hold_values(device, dtype)
         zeros = torch.zeros(self.out_features, device=device, dtype=dtype) if bias else None
@@ -170,6 +171,15 @@ class SparseLinear(PatternModule):
                 layer.bias.requires_grad_(trains(dense, "bias"))
         keep_hooks(dense, layer)
         return layer.train(dense.training)
+
+    @property
+    def activation(self) -> Activation:
+        return self._activation
+
+    @activation.setter
+    def activation(self, activation: Activation | str) -> None:
+        self._activation = Activation.parse(activation)
+        self._activation_word = self._activation.value  # as traces read it (`compiled_linear`)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -292,15 +302,18 @@ class SparseLinear(PatternModule):
         elif values.requires_grad and torch.is_grad_enabled():
             y = linear_again(x, values, bias, self.pattern)
             if y is not None:
-                return y if self.activation is Activation.NONE else self.activation.of(y)
+                return y if self._activation is Activation.NONE else self._activation.of(y)
         what = asked(x, values, bias)
         if what is Asked.NOTHING and x.dim() > 1:
-            return linear_at_once(x, values, bias, self.pattern, self.activation, casts=casts)
+            return linear_at_once(x, values, bias, self.pattern, self._activation, casts=casts)
+        if what is not Asked.GRADIENT and x.dim() > 1 and is_compiled_inference(x, values, bias, casts=casts):
+            size, word, part = self.out_features, self._activation_word, self._shared
+            return compiled_linear(x, values, bias, self.pattern, size, word, part, casts=casts)
         if casts:
             values, bias = values.to(x.dtype), None if bias is None else bias.to(x.dtype)
         if x.dim() > 1:
-            return linear_asked(what, x, values, bias, self.pattern, self.activation)
-        return linear(x[None], values, self.pattern, bias, self.activation)[0]
+            return linear_asked(what, x, values, bias, self.pattern, self._activation)
+        return linear(x[None], values, self.pattern, bias, self._activation)[0]
 
     def _of_nested(self, x: Tensor) -> Tensor:
         """Multiplies a jagged nested tensor, whose rows are one product; the result has its lengths."""

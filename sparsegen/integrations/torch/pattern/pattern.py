@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
@@ -19,10 +18,10 @@ from torch import Tensor
 from sparsegen import api, arguments
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense
-from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.call_plans import MOST_PLANS, LaunchPlan, Plan, Plans, SampledPlan
 from sparsegen.integrations.torch.calls.dense_products import DensePlan, DensePrepared, SharedWeight
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
+from sparsegen.integrations.torch.calls.handles import Handles
 from sparsegen.integrations.torch.calls.prepared import Prepared
 from sparsegen.integrations.torch.pattern.linear_steps import LinearStep
 from sparsegen.kernels.base import Device
@@ -86,7 +85,7 @@ class SparsePattern:
         self.db = None if db is None else arguments.location(db, "db")
         csr = as_mask(matrix)
         self.matrix = csr.with_values(np.ones(csr.nnz, dtype=np.float32))
-        self.handle = next(_handles)
+        self.handle = pattern_of.name(self)
         self._prepared: OrderedDict[tuple[object, ...], Prepared | DensePrepared] = OrderedDict()
         self.plans = Plans()
         self.steps: dict[Hashable, LinearStep] = Bounded(MOST_PLANS)
@@ -96,7 +95,6 @@ class SparsePattern:
         self._places: dict[tuple[torch.device, bool], tuple[Tensor, Tensor, Tensor]] = {}
         self._index_tensors: tuple[Tensor, Tensor] | None = None
         self._lock = threading.Lock()
-        _patterns[self.handle] = self
 
     @classmethod
     def of_csr(
@@ -295,19 +293,6 @@ class SparsePattern:
         self.steps.clear()  # any may call what is gone
 
 
-_handles = itertools.count(1)
-_patterns: WeakValueDictionary[int, SparsePattern] = WeakValueDictionary()
-
-
-def pattern_of(handle: int) -> SparsePattern:
-    """The pattern of a handle.
-
-    Raises:
-        OperandError: there is none (any more).
-    """
-    try:
-        return _patterns[int(handle)]
-    except KeyError:
-        raise OperandError(
-            f"there is no sparsity pattern {handle}: keep the SparsePattern as long as it is multiplied with"
-        ) from None
+pattern_of: Handles[SparsePattern] = Handles(
+    "there is no sparsity pattern {}: keep the SparsePattern as long as it is multiplied with"
+)

@@ -90,10 +90,7 @@ def linear_asked(
             y = _linear.apply(x, values, bias, pattern)
             _plan_step(kind, x, values, bias, pattern)
         return y if activation is Activation.NONE else activation.of(y)
-    if x.dim() == 2:
-        return activation.of(_linear.dispatched(x, values, bias, pattern))
-    y = _linear.dispatched(x.reshape(-1, x.shape[-1]), values, bias, pattern)
-    return activation.of(y.reshape(*x.shape[:-1], pattern.shape[0]))
+    return activation.of(_linear.dispatched(x, values, bias, pattern))
 
 
 def linear_again(x: Tensor, values: Tensor, bias: Tensor | None, pattern: SparsePattern) -> Tensor | None:
@@ -318,7 +315,7 @@ _linear = DirectOperator(
     "linear",
     "(Tensor x, Tensor values, Tensor? bias, int pattern) -> Tensor",
     linear_at_once,
-    fake=lambda x, values, bias, pattern: x.new_empty((x.shape[0], pattern.shape[0])),
+    fake=lambda x, values, bias, pattern: x.new_empty((*x.shape[:-1], pattern.shape[0])),
     tensors=3,
     backward=_linear_backward,
     remember=_remember,

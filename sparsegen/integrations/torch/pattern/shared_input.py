@@ -2,7 +2,8 @@
 
 The layers stay what they are: each has its own values, pattern, gradient and place in the state dict. Where neither a
 gradient nor a trace is asked for, the first one to be called multiplies by the weights of all, below each other, and
-the others return their part of that result.
+the others return their part of that result. In what `torch.compile` traces each has a call of its own, and a pass over
+the graph joins these (`compiled_layers`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Protocol
 
 import torch
@@ -21,12 +23,14 @@ from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
 from sparsegen.integrations.torch.calls.direct import Asked, asked
+from sparsegen.integrations.torch.calls.handles import Handles
 from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.weight_state import WeightState, unchanged, weight_state
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.products import linear_at_once
 from sparsegen.matrix.csr import below_each_other
 from sparsegen.plan.arrays import current_stream_of
+from sparsegen.plan.lasting_tensors import lasting_zeros
 
 
 class Layer(Protocol):
@@ -38,6 +42,7 @@ class Layer(Protocol):
     in_features: int
     out_features: int
     activation: Activation
+    _activation: Activation  # without a property's function
     _parameters: Any
 
 
@@ -75,7 +80,19 @@ class SharedInput:
     """Layers that are called one after another, in this order, with the same tensor.
 
     Calls in another order, or with another tensor, are none of its business: each layer then computes its own.
+
+    Attributes:
+        layers: all of them, in the order of their calls.
+        handle: names it to the custom operators in this process, as long as it lives.
     """
+
+    handle: int
+
+    def __new__(cls, *_: object) -> SharedInput:
+        """An object with a handle of its own, before its parts are there: of a copy too."""
+        made = super().__new__(cls)
+        made.handle = shared_input_of.name(made)
+        return made
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         """
@@ -127,9 +144,11 @@ class SharedInput:
         if number == 0:
             local.result = None
             weights = self._weights()
-            if asked(x, *weights) is not Asked.NOTHING:
+            if not weights or asked(x, *weights) is not Asked.NOTHING:
                 return None
-            y, states = self._multiplied(x, weights)
+            dtype = autocast_dtype(x.device) if is_any_autocast() else None
+            cast = x if dtype is None else x.to(dtype)
+            y, states = self.product(cast, weights, self.layers[0]._activation, casts=dtype is not None)
             version = None if x.is_inference() else x._version
             local.result = _Result(weakref.ref(x), version, _state(x), states, y, 1)
             return y.narrow(-1, 0, self._bounds[1])
@@ -152,44 +171,60 @@ class SharedInput:
         first = self._bounds[number]
         return found.y.narrow(-1, first, self._bounds[number + 1] - first)
 
+    def product(
+        self, x: Tensor, weights: Sequence[Tensor | None], activation: Activation, *, casts: bool
+    ) -> tuple[Tensor, list[WeightState]]:
+        """The results of all layers beside each other, and the states of the weights that they were made with.
+
+        Args:
+            x: ... × in features.
+            weights: the values and the bias of each layer in turn.
+            casts: see `products.linear_at_once`.
+        """
+        with self._lock:
+            pattern = self.pattern
+            known, values, bias = self._stacked
+            if known is None or values is None or not unchanged(weights, known, frozen=True):
+                known, values, bias = self._stack(weights)
+            # Still in turn: another thread's weights would come to the same places.
+            return linear_at_once(x, values, bias, pattern, activation, casts=casts), known
+
     def stacked(self) -> tuple[Tensor, Tensor | None]:
         """The values and biases of all layers below each other, as they are now."""
         with self._lock:
             return self._stack(self._weights())[1:]
 
     def _weights(self) -> list[Tensor | None]:
-        """Values and bias of each layer in turn."""
+        """Values and bias of each layer in turn; none where something else stands in the place of a layer's values."""
         found: list[Tensor | None] = []
         for layer in self.layers:
             own = layer._parameters  # PyTorch's way to an attribute takes longer
-            found.append(own.get("values"))
+            values = own.get("values")
+            if values is None:
+                return []
+            found.append(values)
             found.append(own.get("bias"))
         return found
 
-    def _multiplied(self, x: Tensor, weights: Sequence[Tensor | None]) -> tuple[Tensor, list[WeightState]]:
-        """The product, and the states of the weights that it was made with."""
-        with self._lock:
-            pattern = self.pattern
-            known, values, bias = self._stacked
-            if known is None or values is None or not unchanged(weights, known, frozen=True):
-                known, values, bias = self._stack(weights)
-        dtype = autocast_dtype(x.device) if is_any_autocast() else None
-        casts = dtype is not None
-        if casts:
-            x = x.to(dtype)
-        y = linear_at_once(x, values, bias, pattern, self.layers[0].activation, casts=casts)
-        return y, known
-
     def _stack(self, weights: Sequence[Tensor | None]) -> tuple[list[WeightState], Tensor, Tensor | None]:
         """The state of the weights, and the values and biases of all layers below each other."""
-        with torch.inference_mode(False), torch.no_grad():  # tensors with version counters
-            values = torch.cat([layer.values.detach() for layer in self.layers])
-            bias = None
-            if any(layer.bias is not None for layer in self.layers):
-                bias = torch.cat([_bias(layer) for layer in self.layers])
         states = [weight_state(tensor) for tensor in weights]
-        self._stacked = states, values, bias
-        return states, values, bias
+        given = [tensor for tensor in weights if tensor is not None]
+        values = [tensor.detach() for tensor in weights[::2] if tensor is not None]
+        biases: list[Tensor] = []
+        with torch.inference_mode(False), torch.no_grad():  # tensors with version counters
+            if len(given) > len(values):
+                biases = [
+                    values[0].new_zeros(layer.out_features) if bias is None else bias.detach()
+                    for layer, bias in zip(self.layers, weights[1::2], strict=True)
+                ]
+            # What trains is never found unchanged, and a graph being captured writes nothing before it is replayed.
+            if is_capturing(given[0]) or any(t.requires_grad or t.is_inference() for t in given):
+                return states, torch.cat(values), torch.cat(biases) if biases else None
+            _, old_values, old_bias = self._stacked
+            stacked, bias = _lasting(values, old_values), _lasting(biases, old_bias) if biases else None
+        self._stacked = states, stacked, bias
+        return states, stacked, bias
 
 
 class SharedPart:
@@ -198,10 +233,19 @@ class SharedPart:
     Attributes:
         shared: all of them.
         number: which one it is, in the order of their calls.
+        members: the number of all.
+        handle: that of `shared`.
     """
 
     def __init__(self, shared: SharedInput, number: int) -> None:
-        self.shared, self.number = shared, number
+        self.__setstate__((shared, number, len(shared.layers)))
+
+    def __getstate__(self) -> tuple[SharedInput, int, int]:
+        return self.shared, self.number, self.members
+
+    def __setstate__(self, state: tuple[SharedInput, int, int]) -> None:
+        self.shared, self.number, self.members = state
+        self.handle = self.shared.handle
 
     @property
     def layers(self) -> tuple[Any, ...]:
@@ -215,9 +259,14 @@ class SharedPart:
         return self.shared.part(self.number, x)
 
 
-def _bias(layer: Layer) -> Tensor:
-    found: Tensor = layer.values.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
-    return found
+def _lasting(tensors: Sequence[Tensor], old: Tensor | None) -> Tensor:
+    """Vectors below each other, in the place of the old ones if they fit: captured graphs read there."""
+    dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    shape, place = (sum(map(len, tensors)),), tensors[0].device
+    if old is None or (old.shape, old.dtype, old.device) != (shape, dtype, place):
+        old = lasting_zeros(torch, shape, dtype, place)
+    assert old is not None
+    return torch.cat(list(tensors), out=old)
 
 
 def _state(x: Tensor) -> tuple[Any, ...]:
@@ -235,3 +284,6 @@ def _state(x: Tensor) -> tuple[Any, ...]:
 
 
 _stream = current_stream_of(torch)
+shared_input_of: Handles[SharedInput] = Handles(
+    "there are no layers {} that share an input: compile the model again"
+)
