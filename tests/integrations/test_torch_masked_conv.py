@@ -255,11 +255,31 @@ def test_a_graph_races_both_on_a_gpu_while_it_is_traced(
     assert decision.decisions()[0][-1] == first[-1]
 
 
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("mask_of", MaskOf)
+def test_dense_results_lose_their_dead_pixels_in_one_launch(
+    place: str, mask_of: MaskOf, order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operands stay as they are; with a gradient PyTorch does the same."""
+    monkeypatch.setattr(calls, "known", {})
+    torch.manual_seed(0)
+    for dtype, channels in ((torch.float32, 5), (torch.float16, 8), (torch.bfloat16, 3), (torch.float64, 4)):
+        x = torch.randn(2, channels, 13, 18).to(dtype).to(memory_format=order)
+        w, bias = torch.randn(6, channels, 3, 3).to(dtype) / 6, torch.randn(6).to(dtype)
+        mask, before = torch.rand(2, 3, 3) < 0.5, x.clone()
+        options = {"block": (5, 7), "mask_of": mask_of, "padding": 1, "relu": True, "dense": "always"}
+        with torch.no_grad():
+            found = masked_conv2d(x, w, mask, bias, **options)
+        right = masked_conv2d(x.clone().requires_grad_(), w, mask, bias, **options)
+        torch.testing.assert_close(found, right.detach(), rtol=0, atol=0)
+        assert torch.equal(x, before) and found.is_contiguous(memory_format=order)
+
+
 def test_a_capture_is_decided_by_the_device_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {64: Decision(False, True, ""), 128: Decision(True, False, ""), 32: None}
     monkeypatch.setattr(conv_choice, "decided", lambda problem, *_: known[problem.height])
     dense: list[int] = []
-    monkeypatch.setattr(conv_choice, "dense_convolution", lambda *given: dense.append(1) or given[0])
+    monkeypatch.setattr(conv_choice, "dense_convolution", lambda *given, **_: dense.append(1) or given[0])
     layer = MaskedConv2d(4, 6, 3, padding=1, mask_block=8)
     for captures, runs_kernel in (
         (False, {64: False, 128: True, 32: True}),

@@ -101,9 +101,8 @@ class ConvCall:
         runs = self.runs_kernel
         if not (self._decided(x.device) if runs is None else runs):
             groups, mask_of, _, relu, _ = self.rest[4:]
-            return conv_choice.dense_convolution(
-                x, weight, bias, mask, self.rest[:4], groups, MaskOf(mask_of), relu
-            )
+            given = x, weight, bias, mask, self.rest[:4], groups, MaskOf(mask_of), relu
+            return conv_choice.dense_convolution(*given, at_once=what is Asked.NOTHING)
         if what is Asked.MORE:
             words = words_of(mask) if words is None else words
             result: Tensor = masked_conv2d.dispatched(x, weight, bias, words, *self.rest)

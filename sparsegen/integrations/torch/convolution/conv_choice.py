@@ -17,13 +17,14 @@ from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.convolution.conv_problem import (
     memory_format,
-    pixels_of,
     problem_of,
     sides_of,
+    zero_outside,
 )
 from sparsegen.integrations.torch.convolution.in_pixels import in_pixels
 from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
+from sparsegen.integrations.torch.convolution.zeroed_pixels import zeroed
 from sparsegen.measure.decision import Entrants, decide, digest_of
 from sparsegen.measure.race import Pair
 from sparsegen.operators import ConvEpilogue, MaskedConv2dProblem, MaskOf
@@ -104,21 +105,26 @@ def dense_convolution(
     groups: int,
     mask_of: MaskOf,
     relu: bool,
+    *,
+    at_once: bool = False,
 ) -> Tensor:
     """The same by PyTorch's convolution, with its gradients.
 
     Args:
         sides: rows and columns of stride, padding, dilation and of a block of the mask.
+        at_once: nothing but the result is asked for, which may then be written in place.
     """
     stride, padding, dilation, block = sides
+    order = memory_format(x)
     if mask_of is MaskOf.ANY_INPUT:
-        x = zero_outside(x, mask, block)
+        x = zeroed(x.clone(), mask, block) if at_once else zero_outside(x, mask, block)
     found = functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
     if relu:
-        found = found.relu()
-    if mask_of is MaskOf.OUTPUT:
-        found = zero_outside(found, mask, block)
-    return found.contiguous(memory_format=memory_format(x))
+        found = found.relu_() if at_once else found.relu()
+    found = found.contiguous(memory_format=order)
+    if mask_of is not MaskOf.OUTPUT:
+        return found
+    return zeroed(found, mask, block) if at_once else zero_outside(found, mask, block)
 
 
 def _entrants(problem: MaskedConv2dProblem, launched: MaskedConv2dProblem, where: torch.device) -> Entrants:
@@ -169,11 +175,7 @@ def _both(problem: MaskedConv2dProblem, where: torch.device) -> Pair:
 
     @torch.no_grad()
     def dense() -> Tensor:
-        return dense_convolution(x, weight, bias, mask, sides, p.groups.count, p.mask_of, relu)
+        given = x, weight, bias, mask, sides, p.groups.count, p.mask_of, relu
+        return dense_convolution(*given, at_once=True)
 
     return masked, dense
-
-
-def zero_outside(images: Tensor, mask: Tensor, block: tuple[int, int]) -> Tensor:
-    """Images × channels × height × width with zeros outside of a mask's blocks."""
-    return torch.where(pixels_of(mask, block, images), images, 0)

@@ -96,6 +96,11 @@ def pixels_of(blocks: Tensor, block: Side, like: Tensor) -> Tensor:
     return wide[:, :, : like.shape[2], : like.shape[3]]
 
 
+def zero_outside(images: Tensor, mask: Tensor, block: Side) -> Tensor:
+    """Images × channels × height × width with zeros outside of a mask's blocks."""
+    return torch.where(pixels_of(mask, block, images), images, 0)
+
+
 def sides_of(
     problem: MaskedConv2dProblem | MaskedConv2dWeightsProblem,
 ) -> tuple[Side, Side, Side, Side]:

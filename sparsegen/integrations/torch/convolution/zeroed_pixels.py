@@ -1,0 +1,34 @@
+"""Zeros over the pixels of images that lie in dead blocks, where they lie, by one launch of ours."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sparsegen.integrations.torch.calls.devices import kernel_device
+from sparsegen.integrations.torch.calls.plain_launches import PlainLaunches, stream_of
+from sparsegen.integrations.torch.calls.prepared import is_capturing
+from sparsegen.integrations.torch.convolution.conv_problem import Side, layout_of, memory_format, zero_outside
+from sparsegen.plan.dead_pixels import DeadPixels, bind_dead_pixels
+from sparsegen.plan.executors import shared_executor
+
+_launches = PlainLaunches(bind_dead_pixels)
+
+
+def zeroed(images: Tensor, mask: Tensor, block: Side) -> Tensor:
+    """Images with zeros outside of a mask's blocks: themselves, or by PyTorch where no kernel of ours runs.
+
+    Args:
+        images: images × channels × height × width that nobody else has, and that no gradient is asked for.
+        mask: bools, images × rows × columns of blocks.
+    """
+    device = kernel_device(images)
+    if device is None or not images.numel():
+        return zero_outside(images, mask, block)
+    images = images.contiguous(memory_format=memory_format(images))
+    count, channels, rows, columns = images.shape
+    what = DeadPixels((count, rows, columns, channels), layout_of(images), images.itemsize, block)
+    if is_capturing(images) and not what.is_loaded(shared_executor(device)):  # nothing can be loaded
+        return zero_outside(images, mask, block)
+    blocks = mask.contiguous()
+    _launches.of(device, what)(stream_of(images), blocks.data_ptr(), images.data_ptr())
+    return images
