@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from contract_ring import all_variants, in_rings, with_new_values
+from test_contract_gpu import problems_at_size
 
 from sparsegen.kernels import families
 from sparsegen.kernels.base import AnyFamily
+from sparsegen.operators import BlockAttentionProblem
 from sparsegen.testing.cover import cover, long_ring, short_ring, shown, together
 from sparsegen.testing.variants import sample
 
@@ -45,6 +47,15 @@ def test_the_long_ring_makes_every_choice_and_shows_every_two_traits(family: Any
 @each_family
 def test_values_are_renewed_in_the_short_ring_too(family: AnyFamily) -> None:
     assert set(short_ring(family)) & set(with_new_values())
+
+
+@pytest.mark.parametrize("name", ["tma_attention", "tma_attention_backward"])
+def test_attention_at_size_takes_the_host_a_minute(name: str) -> None:
+    """GPU machines run it within the seconds of the whole ring."""
+    sized = [problem for problem, _ in problems_at_size(families()[name], 256)]
+    attention = [problem for problem in sized if isinstance(problem, BlockAttentionProblem)]
+    assert len(attention) == len(sized) > 20
+    assert sum(p.batch * p.kv_heads * p.group * p.queries * p.keys for p in attention) < 200_000_000
 
 
 def test_both_rings_are_run() -> None:

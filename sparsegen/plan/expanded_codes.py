@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparsegen.backends.executor import Executor
+from sparsegen.backends.plain import THREADS, PlainKernels
 from sparsegen.errors import OperandError
-from sparsegen.kernels.layouts.lane_stream import ORDERS_AT_ONCE
+from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.two_four import STRIP, is_paired, units_across
 from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.quantized.code_streams_device import followed
 from sparsegen.kernels.quantized.quantized_sparse_mma_spmm import QuantizedSparseMmaConfig
-from sparsegen.kernels.quantized.quantized_stream_spmm import QuantizedStreamConfig, unit_of
-from sparsegen.kernels.tensor_map import TensorMap
-from sparsegen.operators import QuantizedSpmmProblem, Symmetry
+from sparsegen.kernels.quantized.quantized_stream_spmm import (
+    CHUNK_BYTES,
+    QuantizedStreamConfig,
+    partition_of,
+    unit_of,
+)
+from sparsegen.operators import QuantizedSpmmProblem, ScaleGroup, Symmetry
 from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import WARP, Buffer
-from sparsegen.system.integers import ceil_div, round_up
+from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
+
+WARPS = 4  # of a thread block that expands streams
 
 
 class ExpandedCodes(OwnLaunch):
@@ -25,6 +34,10 @@ class ExpandedCodes(OwnLaunch):
 
     ``bound(stream, address of the weights)``; an address that 16 bytes divide. Each weight is rounded once, to the
     problem's dtype.
+
+    Attributes:
+        entry, launch: the kernel and its dimensions.
+        arguments: its parameters but for the last one, the weights' address.
     """
 
     def __init__(self, variant: BoundVariant, scales: Array, zero_points: Array | None) -> None:
@@ -43,16 +56,16 @@ class ExpandedCodes(OwnLaunch):
             raise OperandError(
                 f"codes are expanded that a family of quantized_spmm packed, not {config.family_name}"
             )
-        if isinstance(config, QuantizedStreamConfig):
-            kind, file, warps, arguments = _of_streams(problem, config, packed)
-        elif isinstance(config, QuantizedSparseMmaConfig):
-            kind, file, warps, arguments = _of_units(problem, packed)
-        else:
-            raise OperandError(f"{config.family_name} packs codes in a way that is not known here")
         executor = variant.executor
         with executor.entered():
-            entry = f"expand_{kind}_{problem.dtype}"
-            (self._kernel,) = plain_launchers(executor, file, entry)
+            if isinstance(config, QuantizedStreamConfig):
+                kind, file, launch, arguments = _of_streams(problem, config, packed, executor)
+            elif isinstance(config, QuantizedSparseMmaConfig):
+                kind, file, launch, arguments = _of_units(problem, packed)
+            else:
+                raise OperandError(f"{config.family_name} packs codes in a way that is not known here")
+            self.entry, self.launch = f"expand_{kind}_{problem.dtype}", launch
+            (self._kernel,) = plain_launchers(executor, file, self.entry)
             given = (
                 [scales]
                 if isinstance(config, QuantizedSparseMmaConfig)
@@ -61,8 +74,7 @@ class ExpandedCodes(OwnLaunch):
             of_groups = [executor.upload(np.ascontiguousarray(a, dtype=np.float32)) for a in given]
             executor.synchronize()  # calls may come on other streams
         self._shape = problem.m, problem.k
-        self._threads = warps * WARP
-        self._arguments: list[Buffer | int | TensorMap | None] = [*arguments, *of_groups, None]
+        self.arguments: tuple[Buffer | int, ...] = (*arguments, *of_groups)
 
     def weights(self) -> Array:
         """The weights on the host, uint16 [m, k], as their 16-bit elements are stored."""
@@ -76,36 +88,47 @@ class ExpandedCodes(OwnLaunch):
         return found
 
     def _bind(self) -> Bound:
-        return self._kernel.bind(self._threads, *self._arguments)
+        return self._kernel.bind(self.launch, *self.arguments, None)
 
 
 def _of_streams(
-    problem: QuantizedSpmmProblem, config: QuantizedStreamConfig, packed: Packed[Buffer]
-) -> tuple[str, str, int, list[Buffer | int]]:
-    """The codes' kind, file, warps, and arguments but for the last three, for what `quantized_stream_spmm` packed."""
-    warps, sizes = config.warps_m * config.warps_k, packed.sizes
+    problem: QuantizedSpmmProblem, config: QuantizedStreamConfig, packed: Packed[Buffer], executor: Executor
+) -> tuple[str, str, Launch, list[Buffer | int]]:
+    """The codes' kind, file, launch, and arguments but for the last three, for what `quantized_stream_spmm` packed.
+
+    A warp expands a step's warp: where in its stream that begins is found here, once.
+    """
+    unit, p = unit_of(problem), partition_of(problem, config)
+    steps = p.total if problem.k else 0  # without columns there is nothing to write
+    kept, device = config.ring_chunks - config.depth, PlainKernels(executor)
+    positions, *_ = followed(device, packed.arrays["masks"], p, unit, kept)
+    device.finish()
     return (
-        f"{problem.value_type}_pairs" if unit_of(problem).codes == 2 else problem.value_type,
+        f"{problem.value_type}_pairs" if unit.codes == 2 else problem.value_type,
         "code_stream_weights.cu",
-        sizes["used_blocks"] * warps,
+        Launch(
+            (ceil_div(steps, WARPS), p.warps_m, p.warps_k), (WARP * WARPS, 1, 1), WARPS * kept * CHUNK_BYTES
+        ),
         [
-            *(problem.m, problem.k, sizes["used_blocks"], sizes["groups"] * sizes["steps"], sizes["steps"]),
-            *(
-                config.warps_m,
-                config.warps_k,
-                round_up(warps, ORDERS_AT_ONCE),
-                config.ring_chunks - config.depth,
-            ),
-            *(problem.scale_group.size(problem.k), int(config.row_order == "balanced")),
+            *(problem.m, problem.k, p.used_blocks, p.total, p.steps, p.warps_m, p.warps_k, kept),
+            *(_shift_of(problem), int(config.row_order == "balanced")),
             int(problem.symmetry is Symmetry.ASYMMETRIC),
-            *(packed.arrays[name] for name in ("masks", "orders", "starts", "values", "rows")),
+            *(packed.arrays["masks"], positions),
+            *(packed.arrays[name] for name in ("starts", "values", "rows")),
         ],
     )
 
 
+def _shift_of(problem: QuantizedSpmmProblem) -> int:
+    """Returns by how many bits a column's number is shifted to that of its group of scales."""
+    if problem.scale_group is ScaleGroup.ROW:
+        return 31
+    return problem.scale_group.size(problem.k).bit_length() - 1
+
+
 def _of_units(
     problem: QuantizedSpmmProblem, packed: Packed[Buffer]
-) -> tuple[str, str, int, list[Buffer | int]]:
+) -> tuple[str, str, Launch, list[Buffer | int]]:
     """The same for what `quantized_sparse_mma_spmm` packed, which has no zero points."""
     strips, across = ceil_div(problem.m, STRIP), units_across(problem.k)
     order = int(is_paired(problem.value_type, problem.dtype))
@@ -119,4 +142,9 @@ def _of_units(
         problem.scale_group.size(problem.k),
     )
     arrays = [packed.arrays[name] for name in ("codes", "metadata")]
-    return problem.value_type, "two_four_weights.cu", strips * across, [*sizes, *arrays]
+    return (
+        problem.value_type,
+        "two_four_weights.cu",
+        Launch.flat(strips * across * WARP, THREADS),
+        [*sizes, *arrays],
+    )

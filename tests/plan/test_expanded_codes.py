@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
 
 import sparsegen
 from sparsegen import backends
+from sparsegen.backends.emulator.executor import EmulatorExecutor
+from sparsegen.backends.emulator.sanitized import run_sanitized
+from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import Executor
+from sparsegen.backends.plain import plain_source
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.quantized import quantized_sparse_mma_spmm
 from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operators import DType, Quantization, QuantizedSpmmProblem, ScaleGroup, ValueType, quantized_as
+from sparsegen.operators import (
+    DType,
+    Quantization,
+    QuantizedMatrix,
+    QuantizedSpmmProblem,
+    ScaleGroup,
+    ValueType,
+    quantized_as,
+)
 from sparsegen.plan.binding import BoundVariant
 from sparsegen.plan.expanded_codes import ExpandedCodes
 from sparsegen.plan.packing import pack
 from sparsegen.plan.variants import compile_variant
+from sparsegen.system.device_memory import Buffer
+from sparsegen.system.numpy_types import Array
 from sparsegen.testing.matrices import csr, matrices
+
+NEGATIVE_ZERO = 0x8000
 
 CONFIGS = (
     QuantizedStreamConfig(blocks=8, warps_m=1, depth=1),
@@ -80,6 +96,26 @@ def require_equal_bits(
     dtype: DType,
     matrix: CsrMatrix,
 ) -> None:
+    expand, made = expanded(executor, family, config, rounding, dtype, matrix)
+    found, expected = expand.weights(), bits_of(made, dtype)
+    np.testing.assert_array_equal(np.where(found == NEGATIVE_ZERO, 0, found), expected)
+
+
+def bits_of(made: QuantizedMatrix, dtype: DType) -> Array:
+    """The full weight as its elements are stored."""
+    expected = dtype.to_storage(made.dequantized().to_dense()).view(np.uint16)
+    return np.where(expected == NEGATIVE_ZERO, 0, expected)
+
+
+def expanded(
+    executor: Executor,
+    family: AnyFamily,
+    config: Config,
+    rounding: Quantization,
+    dtype: DType,
+    matrix: CsrMatrix,
+) -> tuple[ExpandedCodes, QuantizedMatrix]:
+    """A matrix packed and bound for expansion, and what it is."""
     toolchain = backends.toolchain(executor.device)
     made = quantized_as(rounding, matrix, dtype)
     problem = QuantizedSpmmProblem(
@@ -89,11 +125,34 @@ def require_equal_bits(
     compiled = compile_variant(config, problem, toolchain)
     packed = pack(family, problem, config, made.codes, executor)
     variant = BoundVariant(compiled, packed, executor)
-    expand = ExpandedCodes(variant, made.scales, made.zero_points)
-    found = expand.weights()
-    expected = dtype.to_storage(made.dequantized().to_dense()).view(np.uint16)
-    expected = np.where(expected == 0x8000, 0, expected)
-    np.testing.assert_array_equal(np.where(found == 0x8000, 0, found), expected)
+    return ExpandedCodes(variant, made.scales, made.zero_points), made
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("config", CONFIGS, ids=["one warp", "balanced"])
+@pytest.mark.parametrize(("rounding", "dtype"), ROUNDINGS, ids=str)
+def test_nothing_is_read_or_written_out_of_bounds(
+    rounding: Quantization, dtype: DType, config: QuantizedStreamConfig, emulator_toolchain: EmulatorToolchain
+) -> None:
+    executor = EmulatorExecutor()
+    for matrix in (matrices()["odd_shape"], drifting()):
+        expand, made = expanded(executor, FAMILY, config, rounding, dtype, matrix)
+        source = plain_source("code_stream_weights.cu")
+        kernel = emulator_toolchain.compile_sanitized("plain", expand.entry, source)
+        full = np.full(matrix.shape, 0xFFFF, dtype=np.uint16)
+        *_, found = run_sanitized(kernel.binary, expand.launch, [*on_host(executor, expand.arguments), full])
+        np.testing.assert_array_equal(np.where(found == NEGATIVE_ZERO, 0, found), bits_of(made, dtype))
+
+
+def on_host(executor: Executor, arguments: Iterable[Buffer | int]) -> Iterator[Array | int]:
+    """The arguments of a launch, with bytes in the place of buffers."""
+    for argument in arguments:
+        if isinstance(argument, int):
+            yield argument
+            continue
+        found = np.empty(argument.nbytes, dtype=np.uint8)
+        executor.download(argument, found)
+        yield found
 
 
 def test_other_families_are_refused(executor: Executor) -> None:

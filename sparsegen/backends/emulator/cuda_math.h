@@ -42,6 +42,11 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     return sparsegen::emulator::permute_bytes(x, y, selector & 0x7777u);
 }
 
+/// The low word of two that are shifted right together.
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> (shift & 31u));
+}
+
 /// The sum of the products of four pairs of unsigned bytes, and c.
 inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
     for (unsigned shift = 0; shift < 32; shift += 8) {

@@ -52,17 +52,11 @@ class DeviceCodeStreams:
         row_order = device.upload(np.zeros(0, dtype=np.int32) if rows is None else rows)
         offsets, columns = device.upload(matrix.row_offsets), device.upload(matrix.column_indices)
         pattern = (int(rows is not None), offsets, columns, row_order)
-        masks, positions = (
-            device.filled(max(unit.of_tile // 8, lanes * unit.mask_bytes())),
-            device.filled(4 * lanes),
-        )
-        orders_of_step = round_up(p.warps, ORDERS_AT_ONCE)
-        orders, chunks = device.filled(4 * max(1, p.total * orders_of_step)), device.filled(4 * streams)
+        masks = device.filled(max(unit.of_tile // 8, lanes * unit.mask_bytes()))
         sizes, warps = (p.m, p.total, p.steps, p.warps_m, p.warps_k), p.total * p.warps
-        kind = "pairs" if unit.codes == 2 else "codes"
+        kind = _kind(unit)
         device.run(f"{FILE}:masks_of_{kind}", warps, *sizes, *pattern, masks)
-        rings = (p.used_blocks, p.total, p.warps, orders_of_step, of_chunk, ring_chunks - depth, AHEAD)
-        device.run(f"{FILE}:positions_of_{kind}", streams, *rings, masks, positions, orders, chunks)
+        positions, orders, chunks = followed(device, masks, p, unit, ring_chunks - depth)
         starts = starts_of(device.download(chunks, streams, np.int32), unit, matrix.nnz)
         starts_there = device.upload(starts)
         nothing = ZERO_INT4 * 0x11 if unit.codes == 2 else 0
@@ -72,3 +66,32 @@ class DeviceCodeStreams:
             f"{FILE}:{kind}_of_{unit.bits // unit.codes}_bits", warps, *places, device.upload(codes), values
         )
         return cls(masks, orders, starts_there, values, row_order)
+
+
+def followed(
+    device: PlainDevice, masks: Buffer, partition: Partition, unit: Unit, kept_chunks: int
+) -> tuple[Buffer, Buffer, Buffer]:
+    """Have the device follow each stream's masks.
+
+    Args:
+        masks: as `CodeStreams` has them.
+        kept_chunks: chunks of a ring that are not on their way.
+
+    Returns:
+        Where in its stream each lane is before each step, int32 [steps of all groups, warps, lanes]; the orders; and
+        the chunks of each stream (int32).
+
+    Raises:
+        LaunchError: the device has not enough memory.
+    """
+    p, orders_of_step = partition, round_up(partition.warps, ORDERS_AT_ONCE)
+    streams = p.used_blocks * p.warps
+    sizes = p.total * p.warps * LANES, max(1, p.total * orders_of_step), streams
+    positions, orders, chunks = (device.filled(4 * size) for size in sizes)
+    rings = p.used_blocks, p.total, p.warps, orders_of_step, unit.of_chunk, kept_chunks, AHEAD
+    device.run(f"{FILE}:positions_of_{_kind(unit)}", streams, *rings, masks, positions, orders, chunks)
+    return positions, orders, chunks
+
+
+def _kind(unit: Unit) -> str:
+    return "pairs" if unit.codes == 2 else "codes"

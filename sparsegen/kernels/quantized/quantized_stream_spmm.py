@@ -172,7 +172,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     def pack(
         self, problem: QuantizedSpmmProblem, config: QuantizedStreamConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        c, partition, kind = config, _partition_of(problem, config), problem.value_type
+        c, partition, kind = config, partition_of(problem, config), problem.value_type
         rows = levelled_rows(matrix, partition) if c.row_order == "balanced" else None
         unit = unit_of(problem)
         streams = pack(matrix, partition, unit=unit, ring_chunks=c.ring_chunks, depth=c.depth, rows=rows)
@@ -197,7 +197,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         matrix: CsrMatrix,
         device: PlainDevice,
     ) -> Packed[Buffer]:
-        c, partition, kind = config, _partition_of(problem, config), problem.value_type
+        c, partition, kind = config, partition_of(problem, config), problem.value_type
         layout = DeviceCodeStreams.of(
             device,
             matrix,
@@ -218,7 +218,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     def expected_sizes(
         self, problem: QuantizedSpmmProblem, features: Features, config: QuantizedStreamConfig
     ) -> Mapping[str, int]:
-        return {"used_blocks": _partition_of(problem, config).used_blocks}
+        return {"used_blocks": partition_of(problem, config).used_blocks}
 
     def launch(
         self,
@@ -283,7 +283,8 @@ def _partition(problem: QuantizedSpmmProblem, warps_m: int, warps_k: int, blocks
     return Partition(problem.m, problem.k, warps_m, warps_k, blocks, tiles=TILES)
 
 
-def _partition_of(problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> Partition:
+def partition_of(problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> Partition:
+    """Returns how a config divides a weight's tiles."""
     return _partition(problem, config.warps_m, config.warps_k, config.blocks)
 
 
