@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import astuple
 from statistics import median
 
 import click
@@ -50,7 +49,7 @@ def fit(known: Sequence[Known], device: Device) -> Constants:
         constants = Constants(*(abs(value) for value in values))
         return [math.log(modelled_us(one.problem, device, constants) / one.time_us) for one in known]
 
-    found = least_squares(off, astuple(START), loss="soft_l1", f_scale=0.1, diff_step=1e-3)
+    found = least_squares(off, START, loss="soft_l1", f_scale=0.1, diff_step=1e-3)
     return Constants(*(round(abs(float(value)), 3) for value in found.x))
 
 

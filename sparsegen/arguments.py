@@ -39,7 +39,7 @@ def whole(
 ) -> int:
     """A whole number, perhaps one that is at least or at most so large."""
     try:
-        if _is_truth(value):
+        if type(value) is not int and _is_truth(value):
             raise TypeError
         found = operator.index(value)
     except TypeError:
@@ -64,7 +64,7 @@ def number(value: Any, name: str, error: Error = ConfigError) -> float:
 
 def factor(value: object, name: str, error: Error = ConfigError) -> float:
     """A number that operands are multiplied by: finite, also as a float32."""
-    found = number(value, name, error)
+    found = value if type(value) is float else number(value, name, error)
     if not abs(found) <= _LARGEST_FLOAT32:
         raise error(f"{name} = {found:g}: expected a finite number that float32 holds")
     return found
@@ -83,6 +83,8 @@ def nbytes(value: object, name: str, error: Error = ConfigError) -> int:
 
 def flag(value: Any, name: str, error: Error = ConfigError) -> bool:
     """True or False, or 1 or 0; the word "false" is neither."""
+    if value is True or value is False:
+        return value
     if _is_truth(value):
         return bool(value)
     try:
@@ -104,6 +106,8 @@ def word(kind: type[E], value: object, name: str, error: Error = ConfigError, *,
     Args:
         advice: other values that the caller may have meant, after the list of words.
     """
+    if type(value) is kind:
+        return value
     try:
         if isinstance(value, str):  # arrays would be compared element by element
             return kind(value)

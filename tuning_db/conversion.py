@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -73,6 +72,8 @@ def printable(text: str) -> str:
     """Text without control characters but line ends and tabs: a terminal would obey a log's escapes."""
     if text.isprintable():  # most is, and this is far faster
         return text[:LONGEST_REASON]
+    import unicodedata
+
     kept = (c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "�" for c in text)
     return "".join(kept)[:LONGEST_REASON]
 
@@ -241,11 +242,6 @@ def _problem(operator: str, fields: str, digest: str) -> Problem:
     return problem
 
 
-@lru_cache(maxsize=4096)
-def _kind(problem: Problem) -> tuple[str, ...]:
-    return problem.kind
-
-
 def to_rates(row: Row) -> DeviceRates:
     rates = Rates(**{f.name: row[f.name] for f in fields(Rates)})
     return DeviceRates(to_device(row), rates, to_moment(row["measured_at"]))
@@ -344,7 +340,7 @@ def to_check(row: Row) -> Check:
 def is_of_kind(row: Row, kind: tuple[str, ...]) -> bool:
     """True if a row's problem is of this kind, or unknown, which reading the row then reports."""
     try:
-        return _kind(to_problem(row)) == kind
+        return to_problem(row).kind == kind
     except UnknownProblemError:
         return True
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from sparsegen.system.median import median
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant
@@ -26,8 +26,7 @@ FROM_ABSOLUTE = 1.4826  # factor from a median of absolute deviations to a stand
 ROUND_GAP = timedelta(seconds=5)  # finalists of one round are recorded at once
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """Confidence interval of a variant's median time, in µs, at 95 %."""
 
     low_us: float

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sparsegen.errors import DatabaseError
 from sparsegen.settings import absolute
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """Location of a database: a SQLite file, or the URL of a server."""
 
     path: Path | None

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from sparsegen.system.median import median
 from sparsegen.tuning_db.incumbent import Interval, incumbent
-from sparsegen.tuning_db.records import MeasuredAs, Measurement, Outcome, Prediction, Variant
+from sparsegen.tuning_db.records import MeasuredAs, Measurement, Outcome, Prediction, Sample, Variant
 
 TIE = 0.01  # times within 1 % are a tie: that is what repeated sessions differ by
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A variant that may be dispatched, its time, the newest measurement of the kind compared, and an interval."""
+class Ranked(NamedTuple):
+    """A variant that may be dispatched, its time, and of the kind compared the newest measurement and all samples."""
 
     variant: Variant
     time_us: float
     measurement: Measurement
-    interval: Interval
+    samples: Sequence[Sample]
+
+    @property
+    def interval(self) -> Interval:
+        """The confidence interval of its time."""
+        return Interval.of(self.samples)
 
 
 def preference(wanted: MeasuredAs | None = None) -> tuple[MeasuredAs, ...]:
@@ -69,15 +73,12 @@ def times(measurements: Iterable[Measurement], wanted: MeasuredAs | None = None)
     by_variant: dict[Variant, list[Measurement]] = defaultdict(list)
     for m in comparable:
         by_variant[m.variant].append(m)
-    return {
-        variant: Ranked(
-            variant,
-            median(m.sample.median_us for m in mine if m.sample is not None),
-            max(mine, key=lambda m: m.measured_at),
-            Interval.of([m.sample for m in mine if m.sample is not None]),
-        )
-        for variant, mine in by_variant.items()
-    }
+    found = {}
+    for variant, mine in by_variant.items():
+        samples = [m.sample for m in mine if m.sample is not None]
+        newest = max(mine, key=lambda m: m.measured_at)
+        found[variant] = Ranked(variant, median(s.median_us for s in samples), newest, samples)
+    return found
 
 
 def ranked(measurements: Iterable[Measurement], wanted: MeasuredAs | None = None) -> list[Ranked]:

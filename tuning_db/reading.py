@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from dataclasses import fields
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
@@ -42,10 +42,11 @@ def _listed(table: str, prefix: str, names: Iterable[str]) -> str:
 
 
 _DEVICE = _listed("d", "device_", ("id", *DEVICE))
+_PROBLEM = _listed("p", "problem_", ("id", "operator", "fields", "digest"))
 _WORKLOAD = ", ".join(
     (
         _listed("a", "matrix_", ("id", "fingerprint", *FEATURES)),
-        _listed("p", "problem_", ("id", "operator", "fields", "digest")),
+        _PROBLEM,
     )
 )
 _SAMPLE = (
@@ -110,22 +111,32 @@ RATES = (
     f"SELECT {_listed('x', '', ('id', 'measured_at', *(f.name for f in fields(Rates))))}, {_DEVICE} "
     "FROM device_rates x JOIN devices d ON d.id = x.device_id"
 )
-TUNED = (
-    f"SELECT {_DEVICE}, {_WORKLOAD}, x.measurements, x.ok, x.last_measured_at FROM ("
-    "SELECT device_id, matrix_id, problem_id, COUNT(*) AS measurements, MAX(measured_at) AS last_measured_at, "
-    "SUM(CASE WHEN outcome = 'ok' THEN 1 ELSE 0 END) AS ok "
-    f"FROM measurements GROUP BY problem_id, matrix_id, device_id) x {_OF_WORKLOAD}"
-)
+
+
+def _tuned(counted: str = "") -> str:
+    """The query of measured workloads.
+
+    Args:
+        counted: the condition of the measurements that count, if not all of them do.
+    """
+    return (
+        f"SELECT {_DEVICE}, {_WORKLOAD}, x.measurements, x.ok, x.last_measured_at FROM ("
+        "SELECT device_id, matrix_id, problem_id, COUNT(*) AS measurements, MAX(measured_at) AS last_measured_at, "
+        "SUM(CASE WHEN outcome = 'ok' THEN 1 ELSE 0 END) AS ok "
+        f"FROM measurements{counted} GROUP BY problem_id, matrix_id, device_id) x {_OF_WORKLOAD}"
+    )
+
+
+OF_OPERATOR = f"SELECT {_PROBLEM} FROM problems p WHERE p.operator = :operator"
 PROBLEMS = (
-    f"SELECT {_listed('p', 'problem_', ('id', 'operator', 'fields', 'digest'))}, COUNT(x.id) AS measurements "
+    f"SELECT {_PROBLEM}, COUNT(x.id) AS measurements "
     "FROM problems p LEFT JOIN measurements x ON x.problem_id = p.id "
     "GROUP BY p.id, p.operator, p.fields, p.digest ORDER BY p.id"
 )
 _OF_A_WORKLOAD = ("devices", "matrices", "problems")  # tables
 
 
-@dataclass(frozen=True, slots=True)
-class Listing(Generic[R]):
+class Listing(NamedTuple, Generic[R]):
     """Query and conversion of records of one kind.
 
     Attributes:
@@ -166,7 +177,7 @@ PREDICTED = _listing("predictions", PREDICTIONS, conversion.to_prediction, "vari
 PROBED = _listing("probes", PROBES, conversion.to_probe, "variants")
 CHECKED = _listing("checks", CHECKS, conversion.to_check, "variants")
 RATED = Listing(RATES, "x.measured_at, x.id", ("device_rates", "devices"), conversion.to_rates)
-LISTED = Listing(TUNED, "d.key, p.id, a.id", _OF_A_WORKLOAD, conversion.to_tuned)
+LISTED = Listing(_tuned(), "d.key, p.id, a.id", _OF_A_WORKLOAD, conversion.to_tuned)
 OF_TABLE: Mapping[str, Listing[Any]] = {
     listing.tables[0]: listing for listing in (MEASURED, BESIDE, PREDICTED, PROBED, CHECKED, RATED)
 }
@@ -187,8 +198,7 @@ def _where(conditions: Mapping[str, str]) -> str:
     return " WHERE " + " AND ".join(f"{c} = :{p}" for c, p in conditions.items()) if conditions else ""
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownProblem:
+class UnknownProblem(NamedTuple):
     """A problem that this sparsegen does not know, as a plug-in or a newer version writes it.
 
     Attributes:
@@ -299,17 +309,20 @@ class RecordsReader(ABC):
     ) -> list[Tuned]:
         conditions: dict[str, str] = {}
         values: dict[str, Any] = {}
-        if operator is None and kind is not None:
-            operator = kind[0]
+        query = LISTED.query
+        if kind is not None:
+            rows = self._rows(OF_OPERATOR, {"operator": kind[0]})
+            numbers = [str(row["problem_id"]) for row in rows if conversion.is_of_kind(row, kind)]
+            if not numbers:
+                return []
+            query = _tuned(f" WHERE problem_id IN ({', '.join(numbers)})")
         if operator is not None:
             conditions["p.operator"], values["operator"] = "operator", operator
         if like is not None:
             conditions |= LIKE
             columns = conversion.device_columns(like)
             values |= {name: columns[name] for name in LIKE.values()}
-        rows = self._rows(f"{LISTED.query}{_where(conditions)} ORDER BY {LISTED.order}", values)
-        if kind is not None:
-            rows = [row for row in rows if conversion.is_of_kind(row, kind)]
+        rows = self._rows(f"{query}{_where(conditions)} ORDER BY {LISTED.order}", values)
         listed = self._known(LISTED, rows)
         return [t for t in listed if fields.items() <= _values(t.workload).items()] if fields else listed
 

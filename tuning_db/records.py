@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
@@ -249,8 +250,7 @@ class Check:
     measured_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
+class Tuned(NamedTuple):
     """A workload on a device, and how much is known about it."""
 
     workload: Workload

@@ -15,7 +15,6 @@ from pathlib import Path
 from sparsegen.errors import CacheError
 from sparsegen.settings import Settings
 from sparsegen.system.private import private_folder
-from sparsegen.system.publish import publish_file
 from sparsegen.tuning_db import seed_file
 from sparsegen.tuning_db.remembered import Remembered
 from sparsegen.tuning_db.sqlite_files import connect
@@ -81,6 +80,8 @@ def _name(folder: Path, documents: list[Path]) -> str:
 
 def _make(documents: list[Path], file: Path) -> None:
     """Write the file whole, and remove those of earlier states of the same source tree."""
+    from sparsegen.system.publish import publish_file
+
     work = sqlite3.connect(":memory:", isolation_level=None)
     try:
         seed_file.fill(work, map(seed_file.read, documents))

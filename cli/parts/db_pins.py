@@ -26,7 +26,8 @@ from sparsegen.settings import Settings
 from sparsegen.system.json_object import Json
 from sparsegen.tuning_db import ranking
 from sparsegen.tuning_db.layers import Layers, open_layers
-from sparsegen.tuning_db.pins import LONGEST_NOTE, Pin, Pins, pins_path, read_pins
+from sparsegen.tuning_db.pins import LONGEST_NOTE, Pin, Pins, pins_path
+from sparsegen.tuning_db.pins_file import pin_dict, read_pins, write_pins
 from sparsegen.tuning_db.records import Tuned
 
 SHORT = 12  # digits of a fingerprint in a table
@@ -94,7 +95,7 @@ def pin(
         choose = _named(family, config) if family else _winner(layers)
         made = [Pin(t.workload.problem, t.workload.fingerprint, t.device.key, choose(t), note) for t in tuned]
     file = _file(pins)
-    read_pins(file).with_pins(made).write(file)
+    write_pins(read_pins(file).with_pins(made), file)
     _emit(as_json, file, made, f"pinned in {file}")
 
 
@@ -136,7 +137,7 @@ def unpin(matrix: str, device: str, pins: Path | None, as_json: bool) -> None:
     gone = [p for p in known if p.fingerprint.startswith(matrix) and device in ("", p.device)]
     if not gone:
         raise PinsError(f"{file} pins nothing for a matrix {matrix!r}; see `sparsegen db pins`")
-    known.without(gone).write(file)
+    write_pins(known.without(gone), file)
     _emit(as_json, file, gone, f"no longer pinned in {file}")
 
 
@@ -154,5 +155,5 @@ def _emit(as_json: bool, file: Path, pins: list[Pin], text: str) -> None:
     table = Listing("matrix", "problem", "device", "variant", "note")
     for p in pins:
         table.add_row(p.fingerprint[:SHORT], str(p.problem), p.device, str(p.config), p.note)
-    data: Json = {"file": file, "pins": [p.to_dict() for p in pins]}
+    data: Json = {"file": file, "pins": [pin_dict(p) for p in pins]}
     emit(as_json, data, Text(text), *([table] if pins else []))

@@ -80,7 +80,7 @@ def choose(
     question = (workload.problem, workload.fingerprint, device, speed(device), options, equal_bits)
     choice = kept.choices.get(question)
     if choice is None:
-        asked = replace(options, deterministic=equal_bits)
+        asked = options._replace(deterministic=equal_bits)
         choice = _Search(workload, device, database, kept, asked).choose()
         kept.choices[question] = choice
     return choice

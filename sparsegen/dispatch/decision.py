@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sparsegen.dispatch.options import Dense
 from sparsegen.system.cuda_graphs import is_capturing
 from sparsegen.tuning_db.records import Called
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Decision between our kernels and another way: a dense one, or for attention the three steps.
 
     Attributes:

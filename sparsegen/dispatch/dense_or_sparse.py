@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled, modelled_us
 from sparsegen.errors import ConfigError
@@ -40,8 +39,7 @@ SPARSE_WITHIN = {Source.MEASURED: 1.02, Source.ALIKE: 1.05, Source.NEAR: 1.25, S
 DENSE_WITHIN = {Source.MEASURED: 1.02, Source.SAME_SIZES: 1.05, Source.NEAR: 1.2, Source.PREDICTED: 1.35}
 
 
-@dataclass(frozen=True, slots=True)
-class Time:
+class Time(NamedTuple):
     """A time in microseconds, and its source.
 
     Attributes:

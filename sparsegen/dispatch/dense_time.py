@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, Problem, SpmmProblem
@@ -26,8 +26,7 @@ UNALIGNED = 0.3
 HALVING = 1.0  # octaves between two shapes at which what was measured of one says half as much of the other
 
 
-@dataclass(frozen=True, slots=True)
-class Constants:
+class Constants(NamedTuple):
     """Fitted properties of cuBLAS.
 
     Attributes:
@@ -53,8 +52,7 @@ FITTED = {  # by the bytes of an element; made by `python -m benchmarks.dense_ti
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """A dense product that was measured."""
 
     problem: SpmmProblem

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,7 @@ NEIGHBOURS = 12  # number of neighbours that are asked
 CAUTION = 0.5  # standard deviations by which a doubtful config has to be better
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """A config and what is expected of it.
 
     Attributes:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from sparsegen import arguments
 from sparsegen.kernels.base import Device
@@ -54,8 +53,7 @@ class Verify(StrEnum):
         return arguments.word(cls, value, "verify")
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchOptions:
+class DispatchOptions(NamedTuple):
     """A caller's options of dispatch, parsed.
 
     Attributes:

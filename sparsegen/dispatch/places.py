@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ OTHER_EPILOGUE = 0.5  # distance added for another of the near traits; an epilog
 OTHER_DEVICE = 1.0  # distance added; same compute capability, another chip
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbour(NamedTuple):
     """A measured workload and its distance in octaves (a factor of two in one feature is about one)."""
 
     workload: Workload
@@ -49,8 +48,7 @@ def _place(problem: Problem, features: Features) -> tuple[float, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class Places(NamedTuple):
     """Places of the measured workloads of one kind (see `Problem.kind`), independent of the question.
 
     Attributes:

@@ -8,8 +8,8 @@ tunables. Of a family that was measured nowhere near, the model's word counts, w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ PER_TUNABLE = 0.35  # likeness of two configs for each tunable in which they dif
 FARTHEST_OFF = 0.7
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """A config on a workload.
 
     Attributes:
@@ -47,45 +46,54 @@ class Regression:
     def __init__(self, known: Sequence[Point], logs: Array) -> None:
         """The process, given what is known.
 
+        Beside the common part, configs of different families are not alike: each family's points are solved alone,
+        and the common part, the same number everywhere, is put in after (Sherman and Morrison, 1950).
+
         Args:
             logs: for each known point the log of its time over the modelled one.
         """
         self._known = _Encoded.of(known)
         usual = median(logs.tolist())
-        own = self._known.likeness(self._known)
-        own[np.diag_indices_from(own)] += NOISE
-        self._weights = _solution(COMMON + own, np.clip(logs, usual - FARTHEST_OFF, usual + FARTHEST_OFF))
+        values = np.clip(logs, usual - FARTHEST_OFF, usual + FARTHEST_OFF)
+        solved = np.stack([values, np.ones(values.size)], axis=1)
+        for mine, _, alike in self._known.likeness(self._known):
+            alike[np.diag_indices_from(alike)] += NOISE
+            solved[mine] = _solution(alike, solved[mine])
+        alone, ones = solved.T
+        self._weights = alone - ones * (COMMON * alone.sum() / (1 + COMMON * ones.sum()))
 
     def expected(self, wanted: Sequence[Point]) -> tuple[Array, Array]:
         """Predicts the values of points, and their doubt: float64 [wanted], logs.
 
         Doubt is the standard deviation that remains given the most informative known point alone.
         """
-        near = _Encoded.of(wanted).likeness(self._known)
-        mean: Array = ((COMMON + near) * self._weights).sum(axis=1)
+        mean = np.full(len(wanted), COMMON * self._weights.sum())
+        nearest = np.zeros(len(wanted))
+        for mine, theirs, alike in _Encoded.of(wanted).likeness(self._known):
+            mean[mine] += (alike * self._weights[theirs]).sum(axis=1)
+            nearest[mine] = alike.max(axis=1)
         most = SAME_FAMILY + SAME_CONFIG
-        doubt: Array = np.sqrt(np.maximum(0.0, most - near.max(axis=1) ** 2 / (most + NOISE)))
+        doubt: Array = np.sqrt(np.maximum(0.0, most - nearest**2 / (most + NOISE)))
         return mean, doubt
 
 
 def _solution(matrix: Array, right: Array) -> Array:
-    """x with matrix · x = right, for a positive definite matrix of some hundred rows, which is overwritten.
+    """X with matrix · X = right, for a positive definite matrix of some ten rows, which is overwritten.
 
     By elimination, in one thread: BLAS starts one on each core the first time, and has them wait for each other, which
     takes longer than all of this.
     """
     found = right.copy()
     for i in range(len(found) - 1):
-        factors = matrix[i + 1 :, i] / matrix[i, i]
-        matrix[i + 1 :, i + 1 :] -= factors[:, None] * matrix[i, i + 1 :]
+        factors = matrix[i + 1 :, i, None] / matrix[i, i]
+        matrix[i + 1 :, i + 1 :] -= factors * matrix[i, i + 1 :]
         found[i + 1 :] -= factors * found[i]
     for i in range(len(found) - 1, -1, -1):
-        found[i] = (found[i] - (matrix[i, i + 1 :] * found[i + 1 :]).sum()) / matrix[i, i]
+        found[i] = (found[i] - (matrix[i, i + 1 :, None] * found[i + 1 :]).sum(axis=0)) / matrix[i, i]
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Encoded:
+class _Encoded(NamedTuple):
     """Points as arrays. There are far fewer workloads than points, each with many configs.
 
     Attributes:
@@ -103,12 +111,12 @@ class _Encoded:
         workload = np.array([number[id(point.position)] for point in points])
         return cls(np.array(list(positions.values())), workload, Points.of([p.config for p in points]))
 
-    def likeness(self, others: _Encoded) -> Array:
-        """Covariance of points without the common part: float64 [points, other points]."""
+    def likeness(self, others: _Encoded) -> Iterator[tuple[Array, Array, Array]]:
+        """Covariance of points without the common part, family by family: the places of a family's points in these and
+        in others, and float64 [points, other points].
+        """
         squares = ((self.places[:, None, :] - others.places[None, :, :]) ** 2).sum(axis=2)
         near = np.exp(-squares / (2 * REACH**2))
-        found = np.zeros((self.workload.size, others.workload.size))
         for here, there, differing in self.configs.alike(others.configs):
             alike = SAME_FAMILY + SAME_CONFIG * PER_TUNABLE**differing
-            found[np.ix_(here, there)] = near[np.ix_(self.workload[here], others.workload[there])] * alike
-        return found
+            yield here, there, near[np.ix_(self.workload[here], others.workload[there])] * alike

@@ -6,7 +6,7 @@ A search tries them before it ends (`left_to_try`), so that what it measured is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
@@ -25,8 +25,7 @@ FEW_TRIED = 20
 WORTH_TRYING = 1.1
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A heuristic config, and why it should run."""
 
     config: Config

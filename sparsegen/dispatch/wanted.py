@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
@@ -20,8 +19,7 @@ from sparsegen.operators import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A request: a problem on a matrix.
 
     Attributes:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, get_args
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, get_args
 
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.config import Config, Value
@@ -93,8 +93,7 @@ def cuda_architecture(compute_capability: tuple[int, int]) -> str:
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(NamedTuple):
     """A sentence that says what must hold, and whether it does."""
 
     holds: bool

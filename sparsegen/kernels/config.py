@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from sparsegen.errors import ConfigError
 
@@ -15,8 +15,7 @@ Value = int | bool | str
 Key = tuple[str, tuple[tuple[str, Value], ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Tunable:
+class Tunable(NamedTuple):
     """A dimension of a tuning space.
 
     Attributes:

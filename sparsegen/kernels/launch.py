@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from sparsegen.system.integers import ceil_div
 
@@ -55,8 +56,7 @@ class ArgumentKind(StrEnum):
     SIZE = "size"  # a 32-bit signed integer: a field of the problem or a size of the packed matrix
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):
     """One kernel parameter, in the order of the CUDA signature.
 
     Attributes:

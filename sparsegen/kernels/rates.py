@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from sparsegen.operators import DType, Float8
 
@@ -68,8 +69,7 @@ class Rates:
         }[factors]
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(NamedTuple):
     """Properties of the multiprocessors of a compute capability.
 
     Attributes:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -21,8 +20,7 @@ from sparsegen.system.numpy_types import Array
 WHOLLY = 2.0  # octaves by which two numbers differ as much as two words that are not equal
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(NamedTuple):
     """The configs of one family among others.
 
     Attributes:
@@ -54,18 +52,17 @@ class Members:
         return apart
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Points:
+class Points(NamedTuple):
     """Configs as points, by their places in the list that was encoded.
 
     Attributes:
         family: int64 [configs]: the family's place among those that occur.
-        members: members of each family, in that order, by the class of its configs.
+        members: members of each family, in that order, by the class of its configs; ``of_family``, by its place.
     """
 
     family: Array
     members: Mapping[type[Config], Members]
-    _of_family: Sequence[Members]
+    of_family: Sequence[Members]
 
     @classmethod
     def of(cls, configs: Sequence[Config]) -> Points:
@@ -81,7 +78,7 @@ class Points:
 
     def differences_from(self, number: int) -> tuple[Array, Array]:
         """The places of the configs of one config's family, and how much they differ from it: float64 [places]."""
-        mine = self._of_family[int(self.family[number])]
+        mine = self.of_family[int(self.family[number])]
         own = int(np.searchsorted(mine.places, number))
         apart: Array = np.abs(mine.numbers - mine.numbers[:, own, None]).sum(axis=0)
         apart += (mine.words != mine.words[:, own, None]).sum(axis=0)

@@ -6,8 +6,8 @@ size. Both are refused by arithmetic alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
@@ -22,8 +22,7 @@ PER_ROW = 16  # bytes that offsets and lengths of rows take
 PER_NONZERO = 80  # bytes that indices and values take as they are stored, and beside them what sorts them
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryBudget:
+class MemoryBudget(NamedTuple):
     """The bytes that one matrix may take.
 
     Attributes:

@@ -6,7 +6,7 @@ import hashlib
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,8 +22,7 @@ MAX_INDEX = 2**31 - 1
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Transposition:
+class Transposition(NamedTuple):
     """A pattern of nonzeros by columns, and which nonzero is which.
 
     Attributes:

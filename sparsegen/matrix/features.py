@@ -12,6 +12,7 @@ from sparsegen.system.threads import in_threads
 
 BLOCK = 16
 NONZEROS_AT_ONCE = 1 << 18  # a thread counts their blocks at a time: they fit in a cache
+FEW_PARTS = 4  # one thread counts so many before others have begun
 GRID_PER_NONZERO = 16  # bytes of a grid that are worth as much as sorting a nonzero
 
 
@@ -77,7 +78,8 @@ def occupied_blocks(matrix: CsrMatrix, size: int) -> int:
     m = matrix.shape[0]
     parts = max(1, ceil_div(matrix.nnz, NONZEROS_AT_ONCE))
     rows = max(1, ceil_div(m, size * parts)) * size
-    return sum(in_threads(lambda first: _occupied(matrix, size, first, rows), range(0, m, rows)))
+    threads = 1 if parts <= FEW_PARTS else None
+    return sum(in_threads(lambda first: _occupied(matrix, size, first, rows), range(0, m, rows), threads))
 
 
 def _occupied(matrix: CsrMatrix, size: int, first: int, rows: int) -> int:

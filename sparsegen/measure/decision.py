@@ -16,7 +16,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sparsegen import backends
@@ -328,7 +328,7 @@ def _raced(
             )
         except LaunchError as error:
             log.warning("%s is decided without a race, as both ways cannot be timed: %s", task, error)
-            return replace(untimed, why=f"{untimed.why}; they cannot be timed: {error}")
+            return untimed._replace(why=f"{untimed.why}; they cannot be timed: {error}")
     return _of(probes)
 
 

@@ -36,8 +36,11 @@ class Operators(Mapping[str, type[Problem]]):
     @cached_property
     def _modules(self) -> dict[str, str]:
         """Locations of modules, here or in a group, by name and in its order."""
-        found = pkgutil.walk_packages(operators.__path__, f"{operators.__name__}.")
-        names = {module.name.rpartition(".")[2]: module.name for module in found if not module.ispkg}
+        place, own = operators.__name__, list(pkgutil.iter_modules(operators.__path__))
+        names = {module.name: f"{place}.{module.name}" for module in own if not module.ispkg}
+        for group in (module.name for module in own if module.ispkg):
+            folders = [f"{folder}/{group}" for folder in operators.__path__]
+            names |= {m.name: f"{place}.{group}.{m.name}" for m in pkgutil.iter_modules(folders)}
         return dict(sorted(names.items()))
 
     @cached_property

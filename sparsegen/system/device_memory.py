@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy.typing as npt
 
@@ -22,8 +21,7 @@ class Buffer(Protocol):
     def nbytes(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Memory owned elsewhere, in the form of a `Buffer`."""
 
     address: int

@@ -6,16 +6,15 @@ import errno
 import os
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sparsegen.errors import OutputError
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Place of an output's bytes.
 
     Attributes:

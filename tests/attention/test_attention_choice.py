@@ -27,6 +27,7 @@ from sparsegen.measure import race
 from sparsegen.measure.decision import Entrants
 from sparsegen.operators import DType
 from sparsegen.tuning_db.pins import Pin, Pins
+from sparsegen.tuning_db.pins_file import write_pins
 from sparsegen.tuning_db.records import Called, Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
@@ -219,7 +220,7 @@ def test_the_way_that_is_pinned_runs(
     record(call, AttentionImplementation.FUSED, [8.0])
     choice = api.lookup(call.mask, **call.options(implementation)[0], **call.look_up)
     pin = Pin(choice.problem, call.mask.fingerprint(), H100.key, choice.config, "a test")
-    Pins().with_pins([pin]).write(tmp_path / "pins.json")
+    write_pins(Pins().with_pins([pin]), tmp_path / "pins.json")
     monkeypatch.setenv("SPARSEGEN_PINS", str(tmp_path / "pins.json"))
     found = decide(call)
     assert (

@@ -4,7 +4,13 @@ before.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +21,17 @@ from sparsegen.dispatch.choice import choose, forget
 from sparsegen.dispatch.chosen import How
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
+from sparsegen.matrix import features
 from sparsegen.matrix.formats import as_csr
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.tuning_db import reading
 from sparsegen.tuning_db.layers import Layers
 from sparsegen.tuning_db.records import Workload
-from sparsegen.tuning_db.seeds_reader import seeds
+from sparsegen.tuning_db.seeds_reader import packaged, seeds
+
+MOST_MODULES, MOST_DATACLASSES = 138, 49  # of a first look-up
+MOST_STATEMENTS, MOST_FILES = 23, 2
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +103,91 @@ def test_patterns_of_equal_features_share_what_is_expected(database: Layers) -> 
     found = steps(of(2), database)
     assert found.python["heuristic"] == found.python["analytic_us"] == 0
     assert choose(of(2), device(), database) == first
+
+
+FIRST = """
+import json, sys
+import numpy
+import sparsegen
+from sparsegen.matrix.generators import random_uniform
+
+opened = []
+matrix, before = random_uniform(2048, 1024, 0.2, 0), set(sys.modules)
+sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
+from sparsegen.kernels.base import Device
+from sparsegen.tuning_db import sqlite_reader
+
+asked, run = [], sqlite_reader.SqliteReader._rows
+sqlite_reader.SqliteReader._rows = lambda self, query, given: asked.append(query) or run(self, query, given)
+choice = sparsegen.lookup(matrix, n=128, dtype="float16", device=eval(sys.argv[1]))
+loaded = set(sys.modules) - before
+made = [
+    kind
+    for name in sys.modules
+    if name.startswith("sparsegen")
+    for kind in vars(sys.modules[name]).values()
+    if isinstance(kind, type) and "__dataclass_fields__" in vars(kind) and kind.__module__ == name
+]
+print(json.dumps({
+    "how": choice.how,
+    "modules": sorted(loaded),
+    "dataclasses": sorted(kind.__qualname__ for kind in made),
+    "statements": len(asked),
+    "files": [name for name in opened if not name.endswith((".py", ".pyc", ".so"))],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Facts of the first look-up in a process, by what is near among the packaged results."""
+    own = {"SPARSEGEN_DB": str(tmp_path_factory.mktemp("first") / "tuning.db")}
+    seeds().list_workloads()  # the file is made
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST, repr(device())],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | own,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["how"] == How.NEAREST
+    return found
+
+
+def test_a_first_look_up_imports_little(first: dict[str, Any]) -> None:
+    """A module takes 0.2 ms on a fast host, a dataclass 0.5 ms more; named tuples take a fifth of that."""
+    assert len(first["modules"]) <= MOST_MODULES, first["modules"]
+    assert len(first["dataclasses"]) <= MOST_DATACLASSES, first["dataclasses"]
+    beside = {"json_reader", "pins_file", "publish", "output_places", "network_tiles", "thread"}
+    assert not beside & {name.rpartition(".")[2] for name in first["modules"]}
+
+
+def test_a_first_look_up_asks_and_reads_little(first: dict[str, Any]) -> None:
+    """One statement reads the workloads of the kind, and one the times of each of twelve neighbours."""
+    assert first["statements"] <= MOST_STATEMENTS
+    assert len(first["files"]) <= MOST_FILES, first["files"]
+
+
+def test_workloads_of_other_kinds_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+    convert = reading.LISTED.convert
+    monkeypatch.setattr(
+        reading, "LISTED", reading.LISTED._replace(convert=lambda row: read.append(row) or convert(row))
+    )
+    found = packaged().list_workloads(kind=layer(1).problem.kind, like=device())
+    assert len(read) == len(found) > 0
+
+
+def test_few_nonzeros_are_counted_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+
+    def in_threads(work: Any, parts: Any, threads: int | None = None) -> list[Any]:
+        asked.append(threads)
+        return [work(part) for part in parts]
+
+    monkeypatch.setattr(features, "in_threads", in_threads)
+    for density in (0.1, 0.3, 0.7):
+        features.occupied_blocks(random_uniform(1024, 2048, density, 0), 16)
+    assert asked == [1, 1, None]

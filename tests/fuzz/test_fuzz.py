@@ -67,7 +67,8 @@ from sparsegen.tuning_db import exchange
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import Content
 from sparsegen.tuning_db.foreign_devices import facts as facts_of
-from sparsegen.tuning_db.pins import Pin, Pins, read_pins
+from sparsegen.tuning_db.pins import Pin, Pins
+from sparsegen.tuning_db.pins_file import read_pins, write_pins
 from sparsegen.tuning_db.records import DeviceRates, Outcome
 from sparsegen.tuning_db.store import Store
 
@@ -235,7 +236,7 @@ def test_pins(tmp_path: Path, fuzz: Fuzz) -> None:
     path = tmp_path / "pins.json"
     here = workload()
     pin = Pin(here.problem, here.fingerprint, H100.key, timed(1.0, tile_n=32).variant.config, "reviewed")
-    Pins().with_pins([pin, replace(pin, device="another")]).write(path)
+    write_pins(Pins().with_pins([pin, replace(pin, device="another")]), path)
 
     def read(text: str) -> None:
         path.write_text(text, errors="surrogateescape")

@@ -18,6 +18,7 @@ from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
 from sparsegen.integrations.torch.models import in_situ  # noqa: E402
 from sparsegen.tuning_db.pins import Pin, Pins  # noqa: E402
+from sparsegen.tuning_db.pins_file import write_pins  # noqa: E402
 
 
 class Model(nn.Module):
@@ -222,7 +223,7 @@ def test_pinned_layers_become_sparse_whatever_is_measured(
     matrix = pruned("up")
     choice = lookup(matrix, n=3, layout="column", epilogue="bias", device="emulator")
     pin = Pin(choice.problem, matrix.fingerprint(), backends.emulator_device().key, choice.config, "a test")
-    Pins().with_pins([pin]).write(emulated / "pins.json")
+    write_pins(Pins().with_pins([pin]), emulated / "pins.json")
     monkeypatch.setenv("SPARSEGEN_PINS", str(emulated / "pins.json"))
     report, _ = converted(monkeypatch, slow)
     assert [layer.name for layer in report.converted] == ["up"]

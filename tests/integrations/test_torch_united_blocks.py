@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -19,7 +17,7 @@ SHAPE = (200, 330)
 
 
 def united_of(small: tuple[int, int], more: Beside) -> UnitedBlocks | None:
-    return UnitedBlocks.of(replace(OPTIONS, block_rows=small[0], block_columns=small[1]), SHAPE, more)
+    return UnitedBlocks.of(OPTIONS._replace(block_rows=small[0], block_columns=small[1]), SHAPE, more)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])

@@ -14,8 +14,7 @@ from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.options import DispatchOptions
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import family
-from sparsegen.kernels.layouts.network_tiles import TILE, in_fragment
-from sparsegen.kernels.layouts.tile_groups import NONE
+from sparsegen.kernels.layouts.tile_groups import NONE, TILE, in_fragment
 from sparsegen.kernels.spmm.group_tiles import group_tiles
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem

@@ -25,7 +25,7 @@ from sparsegen.tuning.jobs.bundle import open_bundle
 from sparsegen.tuning.jobs.results import is_result
 from sparsegen.tuning.prediction.targets import read_target
 from sparsegen.tuning_db import exchange
-from sparsegen.tuning_db.pins import read_pins
+from sparsegen.tuning_db.pins_file import read_pins
 from sparsegen.tuning_db.sqlite_files import check_file
 
 

@@ -19,7 +19,8 @@ from sparsegen.kernels import families_of, family
 from sparsegen.operators import BlockAttentionBackwardProblem
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.layers import Layers, MemoryLayer, files_state, open_layers
-from sparsegen.tuning_db.pins import PROJECT_PINS, Pin, Pins, open_pins, read_pins
+from sparsegen.tuning_db.pins import PROJECT_PINS, Pin, Pins
+from sparsegen.tuning_db.pins_file import read_pins, write_pins
 from sparsegen.tuning_db.records import Workload
 from sparsegen.tuning_db.rules import Rules
 
@@ -31,12 +32,12 @@ MEASURED = MemoryLayer([timed(10, tile_n=32, final=True), timed(12, tile_n=64, f
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     other = replace(PIN, device="another", note="")
     path = tmp_path / "deep" / "pins.json"
-    Pins().with_pins([PIN, other]).write(path)
+    write_pins(Pins().with_pins([PIN, other]), path)
     found = read_pins(path)
     assert {*found} == {PIN, other} and found.place == path
     assert len(path.read_text().splitlines()) == 4, "a pin a line, for reviews"
     before = path.read_text()
-    Pins().with_pins([other, PIN]).write(path)
+    write_pins(Pins().with_pins([other, PIN]), path)
     assert path.read_text() == before
     assert {*found.without([PIN])} == {other}
     assert len(read_pins(tmp_path / "none.json")) == 0
@@ -50,7 +51,7 @@ def test_a_pin_replaces_another_for_the_same(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="--pins"):
-        Pins().with_pins([PIN]).write(tmp_path / "file" / "pins.json")
+        write_pins(Pins().with_pins([PIN]), tmp_path / "file" / "pins.json")
 
 
 Change = Callable[[dict[str, Any]], None]
@@ -70,7 +71,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "pins.json"
-    Pins().with_pins([PIN]).write(path)
+    write_pins(Pins().with_pins([PIN]), path)
     document = json.loads(path.read_text())
     change, message = HOSTILE[name]
     change(document)
@@ -130,16 +131,16 @@ def test_the_projects_pins_and_those_that_are_named(tmp_path: Path, monkeypatch:
     environment = {"SPARSEGEN_DB": str(tmp_path / "t.db"), "SPARSEGEN_CACHE": str(tmp_path / "cache")}
     settings = Settings.from_environment(environment)
     before = files_state(settings)
-    Pins().with_pins([PIN]).write(PROJECT_PINS)
+    write_pins(Pins().with_pins([PIN]), PROJECT_PINS)
     assert files_state(settings) != before, "whoever keeps layers open opens them again"
-    assert len(open_pins(settings)) == 1
+    assert len(Rules.of(settings).pins) == 1
     with open_layers(settings) as layers:
         assert layers.rules.pins.find(HERE, H100) == PIN and not layers.rules.deterministic
     PROJECT_PINS.chmod(0o666)
-    assert len(open_pins(settings)) == 0, "others could have written it"
+    assert len(Rules.of(settings).pins) == 0, "others could have written it"
     named = Settings.from_environment(
         {**environment, "SPARSEGEN_PINS": str(tmp_path / "p.json"), "SPARSEGEN_DETERMINISTIC": "1"}
     )
-    Pins().with_pins([PIN, replace(PIN, device="b")]).write(tmp_path / "p.json")
+    write_pins(Pins().with_pins([PIN, replace(PIN, device="b")]), tmp_path / "p.json")
     rules = Rules.of(named)
     assert len(rules.pins) == 2 and rules.deterministic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class Computed:
         exact, magnitude = (
             np.ravel(a)[start : start + count] for a in (self.whole.exact, self.whole.magnitude)
         )
-        return Computed(replace(self.whole, exact=exact, magnitude=magnitude))
+        return Computed(self.whole._replace(exact=exact, magnitude=magnitude))
 
     def download(self, shape: tuple[int, ...], device: object) -> Reference:
         assert self.whole.exact.shape == shape
@@ -53,8 +53,8 @@ def check(problem: Problem, exact: float = 1.0, magnitude: float = 1.0, **change
     """Require the sample of a reference that is off by these factors."""
     operands = problem.random_operands(np.random.default_rng(0), MATRIX.nnz)
     right = problem.reference(MATRIX, operands)
-    made = replace(right, exact=right.exact * exact, magnitude=right.magnitude * magnitude)
-    found: Any = Computed(replace(made, **changes))
+    made = right._replace(exact=right.exact * exact, magnitude=right.magnitude * magnitude)
+    found: Any = Computed(made._replace(**changes))
     require_sample(problem, MATRIX, operands, found, device=None)  # type: ignore[arg-type]
 
 
@@ -110,7 +110,7 @@ def test_random_inputs_of_a_network_are_checked_together(readout: Readout) -> No
     assert alone.problem.reference(alone.matrix, alone.operands).exact.size == alone.places.size
     right = problem.reference(network, operands)
     for factor in (1.0, 1 + 1e-6):
-        found: Any = Computed(replace(right, exact=right.exact * factor))
+        found: Any = Computed(right._replace(exact=right.exact * factor))
         if factor == 1:
             require_sample(problem, network, operands, found, device=None)  # type: ignore[arg-type]
         else:

@@ -10,10 +10,9 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparsegen import __version__
 from sparsegen.settings import Settings, driver_environment
@@ -25,8 +24,7 @@ _GPU_NODE = re.compile(r"nvidia\d+")
 _UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """GPUs, driver, and what decides which of them a process sees in which order.
 
     Attributes:

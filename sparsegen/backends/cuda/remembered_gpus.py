@@ -21,7 +21,6 @@ from sparsegen.errors import CacheError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
 from sparsegen.system.private import private_folder
-from sparsegen.system.publish import publish_text
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +65,8 @@ def _keep_once(known: Identity, text: str | None) -> None:
         if text is None:
             file.unlink()
             return
+        from sparsegen.system.publish import publish_text
+
         private_folder(file.parent.parent)
         private_folder(file.parent)
         publish_text(file, text)

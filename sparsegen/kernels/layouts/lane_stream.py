@@ -30,7 +30,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,8 +53,7 @@ _SHUFFLED = np.array([8 * (i >> 1 & 3) + 2 * (i >> 3) + (i & 1) for i in range(3
 _BITS = np.array([i.bit_count() for i in range(256)], dtype=np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(NamedTuple):
     """Division of tiles among blocks and warps.
 
     A group is ``strip_rows · warps_m`` rows, a step of it ``step_columns · warps_k`` columns. Group by group, and step
@@ -112,8 +111,7 @@ class Partition:
         return np.arange(blocks + 1, dtype=np.int64) * self.total // max(1, blocks)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LaneStreams:
+class LaneStreams(NamedTuple):
     """A packed pattern.
 
     Attributes:

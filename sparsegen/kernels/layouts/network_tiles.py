@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparsegen.kernels.layouts.tile_groups import BANKS, NONE, SIDE, LayerKind, TileGroups, in_rows, spread
+from sparsegen.kernels.layouts.tile_groups import (
+    BANKS,
+    NONE,
+    SIDE,
+    TILE,
+    LayerKind,
+    TileGroups,
+    in_fragment,
+    in_rows,
+    spread,
+)
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
@@ -17,7 +27,6 @@ if TYPE_CHECKING:  # only for type checks: other families use the form of a tile
 
     from sparsegen.operators import SparseNetworkProblem
 
-TILE = SIDE * SIDE  # values of a tile
 BIASES = SIDE * 4  # values of a group's biases: three parts of each row's and one more
 PAIR = 2 * TILE + BIASES  # values of a group with two tiles
 UNIT = BIASES  # unit in which places of groups are counted
@@ -355,13 +364,6 @@ def _tile_of(groups: TileGroups, group: Array, lengths: Array, columns: Array) -
     keys = np.repeat(np.arange(groups.count), np.diff(groups.first)) * most + groups.tiles
     of = np.repeat(group, lengths)
     found: Array = np.searchsorted(keys, of * most + block) - groups.first[of]
-    return found
-
-
-def in_fragment(row: Array, column: Array) -> Array:
-    """Returns the position of a value of a 16 × 16 tile in operand A of m16n8k16, lane by lane."""
-    lane = row % 8 * 4 + column % 8 // 2
-    found: Array = lane * 8 + column % 2 + 2 * (row // 8) + 4 * (column // 8)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.system.integers import ceil_div, round_up
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AlignedRows:
+class AlignedRows(NamedTuple):
     """Runs of nonzeros padded to whole vectors.
 
     Attributes:

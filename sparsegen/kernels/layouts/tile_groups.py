@@ -18,6 +18,7 @@ from sparsegen.system.integers import round_up
 from sparsegen.system.numpy_types import Array
 
 SIDE = column_sets.SIDE  # rows of a group, columns of a block
+TILE = SIDE * SIDE  # values of a tile
 BANKS = 8  # runs of 16 bytes that shared memory delivers in one access
 NONE = -1  # no row, no column
 
@@ -171,6 +172,13 @@ def in_rows(order: Array) -> Array:
     padded = np.full(round_up(order.size, SIDE), NONE, dtype=np.int64)
     padded[: order.size] = order
     return padded.reshape(-1, SIDE)
+
+
+def in_fragment(row: Array, column: Array) -> Array:
+    """Returns the position of a value of a 16 × 16 tile in operand A of m16n8k16, lane by lane."""
+    lane = row % 8 * 4 + column % 8 // 2
+    found: Array = lane * 8 + column % 2 + 2 * (row // 8) + 4 * (column // 8)
+    return found
 
 
 def _pairs(first: Array, tiles: Array) -> Array:

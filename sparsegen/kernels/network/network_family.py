@@ -13,8 +13,8 @@ from sparsegen.kernels.base import Constraint, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_batch_element
-from sparsegen.kernels.layouts.network_tiles import TILE, TiledLayers
-from sparsegen.kernels.layouts.tile_groups import SIDE
+from sparsegen.kernels.layouts.network_tiles import TiledLayers
+from sparsegen.kernels.layouts.tile_groups import SIDE, TILE
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ HEAD_WORDS = (
 )  # words of a tile: the start of each warp's nonzeros, and a word of bits for each lane
 
 
-@dataclass(frozen=True, slots=True)
-class Bitmaps:
+class Bitmaps(NamedTuple):
     """The packed form of A: tiles in order along k, then along its rows.
 
     Attributes:

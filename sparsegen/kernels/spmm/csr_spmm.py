@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,8 +38,7 @@ from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(NamedTuple):
     """Fitted costs of the parts of the time with a row-major B; in a multiprocessor's cycles unless stated.
 
     Attributes:

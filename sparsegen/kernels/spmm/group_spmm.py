@@ -11,9 +11,8 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, shared_memory_fits, tiles_in_grid
-from sparsegen.kernels.layouts.network_tiles import TILE
 from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
-from sparsegen.kernels.layouts.tile_groups import SIDE
+from sparsegen.kernels.layouts.tile_groups import SIDE, TILE
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.group_tiles import group_tiles
 from sparsegen.matrix.features import Features

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from sparsegen.kernels.layouts.network_tiles import TILE, in_fragment
-from sparsegen.kernels.layouts.tile_groups import NONE, SIDE, in_rows
+from sparsegen.kernels.layouts.tile_groups import NONE, SIDE, TILE, in_fragment, in_rows
 from sparsegen.matrix.column_sets import together
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupTiles:
+class GroupTiles(NamedTuple):
     """Groups of 16 rows, and for each the columns that any of its rows has, 16 to a tile.
 
     Attributes:

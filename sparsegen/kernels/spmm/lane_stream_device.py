@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,7 @@ from sparsegen.system.integers import round_up
 FILE = "lane_stream.cu"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceStreams:
+class DeviceStreams(NamedTuple):
     """A packed pattern, and what its streams are filled from.
 
     Attributes:

@@ -8,7 +8,7 @@ multiprocessor, nothing fills these times. The two are added as squares are: the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.layouts.limits import REGISTERS_PER_MULTIPROCESSOR, resident_blocks
@@ -23,8 +23,7 @@ SECTOR = 32  # bytes that the L2 gives at the least
 FULLER = 1.05
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(NamedTuple):
     """Fitted costs of the parts of a tile's time.
 
     Attributes:
@@ -63,8 +62,7 @@ class Costs:
     move: float
 
 
-@dataclass(frozen=True, slots=True)
-class Registers:
+class Registers(NamedTuple):
     """A thread takes these of the compiler where it may (some 2,000 variants, within a tenth).
 
     Attributes:

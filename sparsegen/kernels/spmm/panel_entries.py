@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,7 @@ BANK_BYTES = 128  # shared memory's 32 banks of 4 bytes
 ENTRIES = 1 << 17  # entries that are put in order together
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """Access pattern of a warp's threads to the rows of a panel.
 
     Attributes:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sparsegen.kernels.spmm.gather_time import by_dtype
 from sparsegen.operators import DType
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(NamedTuple):
     """Fitted costs of the parts of the time; in a multiprocessor's cycles unless stated.
 
     Attributes:
@@ -81,12 +80,12 @@ OWN_VALUES = Costs(
     b=1.57,
     c=0.0,
 )
-OWN_VALUES_HALF = replace(OWN_VALUES, product=0.0205)
+OWN_VALUES_HALF = OWN_VALUES._replace(product=0.0205)
 OWN_VALUES_COSTS = {
     DType.FLOAT32: OWN_VALUES,
     DType.FLOAT16: OWN_VALUES_HALF,
     DType.BFLOAT16: OWN_VALUES_HALF,
 }
 COLUMN_MAJOR_COSTS = {
-    dtype: replace(costs, nonzero=126.0, c=3.6) for dtype, costs in OWN_VALUES_COSTS.items()
+    dtype: costs._replace(nonzero=126.0, c=3.6) for dtype, costs in OWN_VALUES_COSTS.items()
 }

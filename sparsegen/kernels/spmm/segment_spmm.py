@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,8 +42,7 @@ WIDEST_TILE_BYTES = 512  # bytes of a row of B
 L1_BYTES = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(NamedTuple):
     """Fitted costs of the parts of the time; in a multiprocessor's cycles unless stated.
 
     Attributes:

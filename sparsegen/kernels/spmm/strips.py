@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,8 +16,7 @@ NONZEROS = 1 << 18  # nonzeros of a strip, about
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
+class Strip(NamedTuple):
     """Some rows of a matrix.
 
     Attributes:

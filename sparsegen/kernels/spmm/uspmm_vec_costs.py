@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sparsegen.kernels.spmm.gather_time import by_dtype
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(NamedTuple):
     """Fitted costs of the parts of the time; in a multiprocessor's cycles unless stated.
 
     Attributes:

@@ -10,10 +10,9 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -31,8 +30,7 @@ _LONGEST = 1000  # characters of the line of sizes
 _AT_ONCE = 4096  # lines among which one that cannot be read is looked for
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
+class _Header(NamedTuple):
     """Contents of the lines before the entries; ``lines`` is their number, ``start`` their length in bytes."""
 
     path: Path

@@ -7,9 +7,8 @@ import zipfile
 import zlib
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -240,8 +239,7 @@ def _choose(path: Path, names: list[str], tensor: str | None) -> str:
     raise MatrixError(f"{asked}; the file holds {listed}", source=path)
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayHeader:
+class ArrayHeader(NamedTuple):
     """Declarations in the head of a .npy stream; ``length`` is its own length in bytes."""
 
     shape: tuple[int, ...]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sparsegen.system.integers import ceil_div
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """Useful work of one call: floating-point operations and the fewest bytes moved (each operand once)."""
 
     flop: int

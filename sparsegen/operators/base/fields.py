@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Self, TypeVar, cast, get_type_hints
+from typing import Any, NamedTuple, Self, TypeVar, cast, get_type_hints
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError, SparsegenError
@@ -58,8 +57,7 @@ class Parameter(ABC):
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """A field of an operator's problems.
 
     Attributes:

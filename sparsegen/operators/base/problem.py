@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from sparsegen.system.device_memory import PlainDevice
 from sparsegen.system.numpy_types import Array
 
 
-@dataclass(frozen=True, slots=True)
-class LoneRow:
+class LoneRow(NamedTuple):
     """One row of a problem as a problem of its own: what a sample of a device's results is computed again from.
 
     Attributes:

@@ -92,22 +92,14 @@ class ProblemFields(ABC):
 
     def to_dict(self) -> dict[str, int | float | str]:
         """Return all fields as JSON values; `from_dict` is the inverse."""
-        values = {name: getattr(self, name) for name in self.fields}
-        return {
-            name: value.json
-            if isinstance(value, Parameter)
-            else value
-            if self.fields[name].is_size
-            else str(value)
-            for name, value in values.items()
-        }
+        return {name: _json(getattr(self, name)) for name in self.fields}
 
     def distinct(self) -> dict[str, int | float | str]:
         """Return the fields that have no default or another value, as JSON values: the form that databases and files
         keep, so that an operator may get more fields; `from_dict` is the inverse.
         """
-        fields = self.fields
-        return {n: value for n, value in self.to_dict().items() if getattr(self, n) != fields[n].default}
+        values = ((name, getattr(self, name), field.default) for name, field in self.fields.items())
+        return {name: _json(value) for name, value, default in values if value != default}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
@@ -150,3 +142,10 @@ class ProblemFields(ABC):
         if missing:
             raise ConfigError(f"{cls.operator} needs {' and '.join(missing)}")
         return cls(**dict(zip(cls.matrix_sizes, shape, strict=True)), **given)
+
+
+def _json(value: int | StrEnum | Parameter) -> int | float | str:
+    """The value of a field as JSON has it."""
+    if isinstance(value, Parameter):
+        return value.json
+    return str(value) if isinstance(value, StrEnum) else value

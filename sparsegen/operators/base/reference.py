@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from sparsegen.system.device_memory import Address, Buffer, PlainDevice
 from sparsegen.system.numpy_types import Array
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """The expected result, with the magnitudes and term counts that bounds on its error are computed from.
 
     Attributes:
@@ -30,8 +29,7 @@ class Reference:
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceReference:
+class DeviceReference(NamedTuple):
     """A `Reference` in a device's memory: ``exact`` in float64, ``magnitude`` in float32, ``terms`` on the host."""
 
     exact: Buffer

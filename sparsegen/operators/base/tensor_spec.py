@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from sparsegen.operators.base.dtype import ElementType
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """Name, shape as stored (row-major) and dtype of one dense operand or result.
 
     Attributes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
@@ -43,8 +43,7 @@ class Beside:
         return {name: tensor.contiguous() for name, tensor in names.items() if tensor is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionOptions:
+class AttentionOptions(NamedTuple):
     """All of a call but its tensors; see `block_attention`.
 
     Attributes:
@@ -63,10 +62,6 @@ class AttentionOptions:
     block_columns: int
     density: float
     deterministic: bool
-
-    def arguments(self) -> tuple[Any, ...]:
-        """All, as the operators take them."""
-        return astuple(self)
 
     @property
     def block(self) -> tuple[int, int]:
@@ -124,8 +119,10 @@ class AttentionOptions:
 
 # What the custom operators of both passes take behind their own tensors: the fields of `Beside`, then the options.
 SCHEMA = ", ".join(
-    f"{str(field.type).replace(' | None', '?')} {field.name}"
-    for field in (*fields(Beside), *fields(AttentionOptions))
+    (
+        *(f"Tensor? {field.name}" for field in fields(Beside)),
+        *(f"{kind.__name__} {name}" for name, kind in get_type_hints(AttentionOptions).items()),
+    )
 )
 
 

@@ -29,8 +29,9 @@ from sparsegen.integrations.torch.attention.attention_options import (
 from sparsegen.integrations.torch.attention.partial_elements import with_elements
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, check_mask
 from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks
-from sparsegen.integrations.torch.calls.autocast import cast_like_dense
-from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
+from sparsegen.integrations.torch.calls.autocast import cast_like_dense, is_any_autocast
+from sparsegen.integrations.torch.calls.direct import Context
+from sparsegen.integrations.torch.calls.launched_operator import LaunchedOperator
 from sparsegen.integrations.torch.calls.tensor_checks import require_real, require_tensors
 from sparsegen.operators import TokenOrder, member
 from sparsegen.operators.attention.span import OPEN, Band
@@ -101,11 +102,13 @@ def block_attention(
     """
     require_tensors(q=q, k=k, v=v)
     order, device = member(TokenOrder, order, "order", OperandError), q.device
-    q, k, v = (cast_like_dense(tensor, device) for tensor in (q, k, v))
+    if is_any_autocast():
+        q, k, v = (cast_like_dense(tensor, device) for tensor in (q, k, v))
     if order is TokenOrder.TOKENS:
         q, k, v = (_by_heads(tensor, name) for name, tensor in (("q", q), ("k", k), ("v", v)))
     if mask is not None:
-        check_mask(mask)
+        if type(mask) is not BlockMaskTensor:
+            check_mask(mask)
         _check_places(mask, q, k)
     numbers = bits = None
     if elements is not None:
@@ -114,7 +117,8 @@ def block_attention(
     words, block, density = None, (0, 0), 1.0
     if mask is not None:
         words, block, density = _of_items_and_heads(mask), mask.block, mask.density
-    slopes, sink_logits = _of_heads(q, k, slopes, sink_logits, from_start)
+    if slopes is not None or sink_logits is not None:
+        slopes, sink_logits = _of_heads(q, k, slopes, sink_logits, from_start)
     head_dim = max(1, int(q.shape[-1])) if q.dim() else 1
     options = AttentionOptions(
         scale=head_dim**-0.5 if scale is None else arguments.factor(scale, "scale", OperandError),
@@ -128,8 +132,9 @@ def block_attention(
         density=density,
         deterministic=_is_deterministic(deterministic),
     )
-    Band.of(1, 1, causal=options.causal, window=options.window, sinks=options.sinks)  # sinks need a window
-    out, lse = _attention(q, k, v, words, numbers, bits, slopes, sink_logits, *options.arguments())
+    if options.sinks:
+        Band.of(1, 1, causal=options.causal, window=options.window, sinks=options.sinks)  # they need a window
+    out, lse = _attention(q, k, v, words, numbers, bits, slopes, sink_logits, *options)
     out = out.transpose(1, 2) if order is TokenOrder.TOKENS else out
     return (out, lse) if arguments.flag(return_lse, "return_lse", OperandError) else out
 
@@ -144,9 +149,11 @@ def _by_heads(tensor: Tensor, name: str) -> Tensor:
 
 
 def _check_places(mask: BlockMaskTensor, q: Tensor, k: Tensor) -> None:
-    places = tuple(t.shape[2] if t.dim() == 4 else None for t in (q, k))  # the operator reports other shapes
-    if None not in places and mask.shape != places:
-        raise OperandError(f"mask: expected one over {places[0]} queries × {places[1]} keys, got {mask}")
+    if q.dim() != 4 or k.dim() != 4:  # the operator reports other shapes
+        return
+    queries, keys = q.shape[2], k.shape[2]
+    if mask.shape != (queries, keys):
+        raise OperandError(f"mask: expected one over {queries} queries × {keys} keys, got {mask}")
 
 
 def _of_heads(
@@ -174,9 +181,10 @@ def _of_heads(
 
 def _of_items_and_heads(mask: BlockMaskTensor) -> Tensor:
     """The buffers, batch × heads × words."""
-    if len(mask.lead) > 2:
+    missing = 3 - mask.words.dim()
+    if missing < 0:
         raise OperandError(f"mask: expected one, one for each head, or batch × heads of them, got {mask}")
-    return mask.words[(None,) * (2 - len(mask.lead))]
+    return mask.words[(None,) * missing]
 
 
 def _above_zero(value: object, name: str) -> float:
@@ -232,20 +240,20 @@ def _fake_backward(
     return (*(empty_like(tensor, order) for tensor in (q, k, v)), sink_gradient_like(q, sink_logits))
 
 
-_attention = DirectOperator(
+_attention = LaunchedOperator(
     "block_attention",
     f"(Tensor q, Tensor k, Tensor v, {SCHEMA}) -> (Tensor, Tensor)",
-    kernels.forward,
+    kernels.forward_of,
     fake=_fake,
     tensors=3 + kernels.BESIDE,
     backward=_backward,
     remember=_remember,
 )
-_attention_backward = DirectOperator(
+_attention_backward = LaunchedOperator(
     "block_attention_backward",
     f"(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {SCHEMA}) -> "
     "(Tensor, Tensor, Tensor, Tensor)",
-    kernels.backward,
+    kernels.backward_of,
     fake=_fake_backward,
     tensors=6 + kernels.BESIDE,
     backward=_refuse,

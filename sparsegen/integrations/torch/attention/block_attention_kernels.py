@@ -24,7 +24,6 @@ from sparsegen.integrations.torch.attention.attention_options import (
 )
 from sparsegen.integrations.torch.attention.united_blocks import UnitedBlocks
 from sparsegen.integrations.torch.calls.devices import kernel_device
-from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared import aligned, array_of, is_capturing
 from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
 from sparsegen.integrations.torch.calls.prepared_operators import operators
@@ -38,15 +37,12 @@ P = TypeVar("P", bound=BlockAttentionProblem)
 log = logging.getLogger(__name__)
 
 
-def _forward_of(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+def forward_of(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The function that computes O and the log-sum-exp, for the arguments of the operator ``block_attention``."""
     more, options = Beside(*inputs[:BESIDE]), AttentionOptions(*inputs[BESIDE:])
     check(q, k, v, more, options)
     found = _kernel(BlockAttentionProblem, q, k, v, more, options)
     return partial(_plainly, plain.attention, options, 3) if found is None else _Forward(*found)
-
-
-# O and the log-sum-exp, of the operator ``block_attention``, whose arguments it takes.
-forward = calls.of(3 + BESIDE, _forward_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,8 @@ def prepared(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> PreparedCall | No
     return PreparedCall(operator, operands, results)
 
 
-def _backward_of(*inputs: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
+def backward_of(*inputs: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """The function of the gradients by Q, K, V and learned sinks, for those of ``block_attention_backward``."""
     (_, q, k, v, *_), more = inputs[:6], Beside(*inputs[6 : 6 + BESIDE])
     options = AttentionOptions(*inputs[6 + BESIDE :])
     united = UnitedBlocks.of(options, (q.shape[2], k.shape[2]), more)
@@ -101,10 +98,6 @@ def _backward_of(*inputs: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor, Te
     if found is None:
         return partial(_plainly, plain.attention_backward, options, 6)
     return _Backward(*found, united)
-
-
-# The gradients by Q, K, V and learned sinks, of the operator ``block_attention_backward``, whose arguments it takes.
-backward = calls.of(6 + BESIDE, _backward_of)
 
 
 def _plainly(

@@ -56,7 +56,7 @@ class UnitedBlocks:
         """The options of a call with large blocks: as many live as if small ones were drawn alone."""
         down, across = self.inside
         share = 1.0 - (1.0 - options.density) ** (down * across)
-        return replace(options, block_rows=self.large[0], block_columns=self.large[1], density=share)
+        return options._replace(block_rows=self.large[0], block_columns=self.large[1], density=share)
 
     def described(self, more: Beside) -> Beside:
         """Returns what `beside` makes without its data: the sizes that the operator's problem depends on."""

@@ -19,7 +19,8 @@ from sparsegen.integrations.torch.blocks.mask_launches import (
 )
 from sparsegen.integrations.torch.blocks.mask_operators import pack_blocks, pack_both
 from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
-from sparsegen.integrations.torch.calls.direct import Context, DirectOperator, may_run_at_once
+from sparsegen.integrations.torch.calls.direct import Context, may_run_at_once
+from sparsegen.integrations.torch.calls.launched_operator import LaunchedOperator
 from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
@@ -344,10 +345,10 @@ def _drop_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     return drop_blocks(dy, state, *ctx.rest), *[None] * 4
 
 
-drop_blocks = DirectOperator(
+drop_blocks = LaunchedOperator(
     "block_dropout",
     "(Tensor x, Tensor state, float p, int block_rows, int block_columns) -> Tensor",
-    calls.of(2, launch_drop),
+    launch_drop,
     fake=lambda x, *_: x.new_empty(x.shape),
     tensors=2,
     backward=_drop_backward,

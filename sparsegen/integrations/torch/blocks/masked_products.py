@@ -28,7 +28,8 @@ from sparsegen.integrations.torch.blocks.plain_products import PlainProduct
 from sparsegen.integrations.torch.blocks.product_launch import Product
 from sparsegen.integrations.torch.calls.column_sums import column_sums, sums_like
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
-from sparsegen.integrations.torch.calls.direct import PLAIN, Asked, Context, DirectOperator, asked
+from sparsegen.integrations.torch.calls.direct import PLAIN, Asked, Context, asked
+from sparsegen.integrations.torch.calls.launched_operator import LaunchedOperator
 from sparsegen.integrations.torch.calls.launches import (
     Gradients,
     Launch,
@@ -424,28 +425,28 @@ def _sdd_backward(ctx: Context, dx: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-_dsd = DirectOperator(
+_dsd = LaunchedOperator(
     "dsd",
     f"(Tensor x, Tensor weight, Tensor? bias, {_MASK}, bool relu, str dense) -> Tensor",
-    calls.of(4, _launch_dsd),
+    _launch_dsd,
     fake=lambda x, weight, *_: x.new_empty((x.shape[0], weight.shape[0])),
     tensors=4,
     backward=_dsd_backward,
     remember=_remember_dsd,
 )
-_dsd_transposed = DirectOperator(
+_dsd_transposed = LaunchedOperator(
     "dsd_transposed",
     f"(Tensor x, Tensor d, {_MASK}, str dense) -> Tensor",
-    calls.of(3, _launch_transposed),
+    _launch_transposed,
     fake=lambda x, d, *_: x.new_empty((d.shape[1], x.shape[1])),
     tensors=3,
     backward=_transposed_backward,
     remember=_remember,
 )
-_sdd = DirectOperator(
+_sdd = LaunchedOperator(
     "sdd",
     f"(Tensor d, Tensor weight, {_MASK}, str dense) -> Tensor",
-    calls.of(3, _launch_sdd),
+    _launch_sdd,
     fake=lambda d, weight, *_: d.new_empty((d.shape[0], weight.shape[1])),
     tensors=3,
     backward=_sdd_backward,

@@ -22,8 +22,8 @@ from sparsegen.integrations.torch.blocks.mask_launches import expanded
 from sparsegen.integrations.torch.blocks.masked_products import check_words
 from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
-from sparsegen.integrations.torch.calls.direct import DirectOperator
-from sparsegen.integrations.torch.calls.launches import Result, calls, launch_of
+from sparsegen.integrations.torch.calls.launched_operator import LaunchedOperator
+from sparsegen.integrations.torch.calls.launches import Result, launch_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.tensor_checks import require_dtype, require_tensors
 from sparsegen.operators import Block, Density, DsdProblem, FactorType, Layout, MaskedProblem, SddProblem
@@ -206,17 +206,17 @@ def _scales(one: Tensor, other: Tensor, scale: float, like: Tensor) -> Tensor:
 
 
 _SCHEMA = "Tensor words, int block_rows, int block_columns, float density, ScalarType dtype) -> Tensor"
-_scaled_dsd = DirectOperator(
+_scaled_dsd = LaunchedOperator(
     "scaled_dsd",
     f"(Tensor x, Tensor weight, Tensor scale, {_SCHEMA}",
-    calls.of(4, _launch_dsd),
+    _launch_dsd,
     fake=lambda x, weight, *rest: x.new_empty((x.shape[0], weight.shape[0]), dtype=rest[-1]),
     tensors=4,
 )
-_scaled_sdd = DirectOperator(
+_scaled_sdd = LaunchedOperator(
     "scaled_sdd",
     f"(Tensor d, Tensor weight, Tensor scale, {_SCHEMA}",
-    calls.of(4, _launch_sdd),
+    _launch_sdd,
     fake=lambda d, weight, *rest: d.new_empty((d.shape[0], weight.shape[1]), dtype=rest[-1]),
     tensors=4,
 )

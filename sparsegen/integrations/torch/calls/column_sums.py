@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
-from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
-from sparsegen.integrations.torch.calls.launches import calls
+from sparsegen.integrations.torch.calls.direct import Context
+from sparsegen.integrations.torch.calls.launched_operator import LaunchedOperator
 from sparsegen.integrations.torch.calls.plain_launches import current_stream
 from sparsegen.integrations.torch.calls.prepared import aligned
 from sparsegen.kernels.base import Device
@@ -62,10 +62,10 @@ def _backward(ctx: Context, ds: Tensor) -> Tensor:
     return ds.expand(ctx.rows, -1)
 
 
-column_sums = DirectOperator(
+column_sums = LaunchedOperator(
     "column_sums",
     "(Tensor x) -> Tensor",
-    calls.of(1, sums_like),
+    sums_like,
     fake=lambda x: x.new_empty(x.shape[1]),
     tensors=1,
     backward=_backward,

@@ -171,6 +171,7 @@ class DirectOperator:
         apply: the function of autograd's, called with all inputs by position; of an operator without a gradient the
             dispatcher's operator, which says so when a gradient is computed. `launched_by` calls it with a launch
             behind the inputs.
+        has_gradient: true if a backward pass is defined.
     """
 
     def __init__(
@@ -208,7 +209,9 @@ class DirectOperator:
                 f"{name}_carried", f"{places}, {held.schema}{result}", fake, backward, remember, carries=True
             )
         self.apply: Function = self.dispatched
+        self._apply_by: Function = self.dispatched
         self._transformed: Function | None = None
+        self.has_gradient = backward is not None and remember is not None
         if backward is None or remember is None:
             return
 

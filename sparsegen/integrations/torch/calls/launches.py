@@ -12,13 +12,15 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import is_not
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.guards import TensorGuards
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.devices import kernel_device
+from sparsegen.integrations.torch.calls.direct import PLAIN, Asked, asked
 from sparsegen.integrations.torch.calls.like_before import guards_of
 from sparsegen.integrations.torch.calls.prepared import MISALIGNED, aligned, array_of, is_capturing
 from sparsegen.integrations.torch.calls.prepared_operators import operators
@@ -39,15 +41,42 @@ View = Callable[[Tensor], Tensor]  # returns a tensor's view that lies in memory
 Place = int | tuple[int, View | None]  # among the tensors of a call
 
 
+class Latest(NamedTuple):
+    """The latest call of a kind.
+
+    Attributes:
+        guards: tell calls with tensors like its own, which also hook, trace and transform nothing that it did not.
+        target: see `Calls.target`.
+        asked: requests of such calls besides a result where gradients are recorded.
+    """
+
+    guards: TensorGuards
+    target: Any
+    asked: Asked
+
+
 class Calls:
     """Targets of calls by what tells calls apart. There are at most `MOST_KNOWN`; one more takes the place of all.
 
     Attributes:
-        known: targets of calls of each kind; and by less, the latest target with a guard of its kind.
+        known: targets of calls of each kind; and by less, the `Latest` of its kind.
     """
 
     def __init__(self) -> None:
         self.known: dict[Hashable, Any] = Bounded(MOST_KNOWN)
+
+    def latest(self, what: Hashable, tensors: tuple[Tensor | None, ...]) -> Latest | None:
+        """The latest call of a kind, if one with these tensors is like it; see `target`.
+
+        It saves the question what is asked of the call, unless something watches it (`direct.is_watched`).
+        """
+        first = tensors[0]
+        if first is None or type(first) not in PLAIN:  # sizes of others may be symbols, which have no hash
+            return None
+        found: Latest | None = self.known.get(
+            (what, first.shape, first.is_cuda or _host_backend(first), *map(type, tensors))
+        )
+        return found if found is not None and found.guards.check(*filter(_IS_GIVEN, tensors)) else None
 
     def target(
         self,
@@ -63,19 +92,20 @@ class Calls:
             tensors: the very first one may not be left out.
             make: makes the target of the first call of a kind, of these inputs.
         """
-        first, known = tensors[0], self.known
+        latest = self.latest(what, tensors)
+        if latest is not None:
+            return latest.target
+        first, known, kind = tensors[0], self.known, (what, kind_of(tensors))
         assert first is not None
-        key = what, first.shape, first.is_cuda or _host_backend(first), *map(type, tensors)
-        given: tuple[Any, ...] = (*filter(_IS_GIVEN, tensors),)
-        latest = known.get(key)
-        if latest is not None and latest[0].check(*given):
-            return latest[1]
-        kind = what, kind_of(tensors)
         found = known.get(kind)
         if found is None:
             found = known[kind] = make(*inputs)
+        given = [tensor for tensor in tensors if tensor is not None]
         if all(tensor.layout is torch.strided for tensor in given):  # guards know of no other tensors
-            known[key] = guards_of(*given), found
+            with torch.enable_grad():
+                requests = asked(*given)
+            key = what, first.shape, first.is_cuda or _host_backend(first), *map(type, tensors)
+            known[key] = Latest(guards_of(*given), found, requests)
         return found
 
     def launch(self, tensors: int, make: Callable[..., Launch], inputs: tuple[Any, ...]) -> Launch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from marshal import dumps
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
@@ -12,7 +13,7 @@ from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError
 from sparsegen.integrations.torch.calls.autocast import cast_like_dense, is_any_autocast
-from sparsegen.integrations.torch.calls.direct import Asked, asked
+from sparsegen.integrations.torch.calls.direct import PLAIN, Asked, asked, is_watched
 from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.layer_weights import conv_options, keep_hooks, own_parameters
 from sparsegen.integrations.torch.calls.reach import padding_in_numbers
@@ -83,26 +84,36 @@ def masked_conv2d(
     )
     sides: tuple[Any, ...] = stride, padding, dilation, block
     options: Any = sides, groups, mask_of, density, relu, dense
-    if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and isinstance(blocks, Tensor)) or (
-        bias is not None and not isinstance(bias, Tensor)
+    if (
+        type(x) not in PLAIN
+        or type(weight) not in PLAIN
+        or type(blocks) not in PLAIN
+        or (bias is not None and type(bias) not in PLAIN)
     ):
         require_tensors(x=x, weight=weight, mask=blocks, bias=bias)
     tensors = x, weight, bias, blocks, words
+    watched, kind = is_watched(), None
+    if not (watched and is_compiling()):  # a compiler reads no bytes
+        try:  # as bytes 1, 1.0 and True differ, as they do to the checks; of version 2 equal objects have equal ones
+            kind = masked_conv2d, earlier, dumps((sides, groups, density, relu), 2), mask_of, dense
+            hash(kind)
+        except (TypeError, ValueError):  # other objects, such as symbolic sizes, are not cached
+            kind = None
+    latest = None if watched or kind is None else calls.latest(kind, tensors)
+    if latest is not None and latest.asked is not Asked.MORE:
+        call: ConvCall = latest.target
+        wanted = latest.asked if torch.is_grad_enabled() else Asked.NOTHING
+        if wanted is Asked.NOTHING and words is not None and call.launch is not None and call.runs_kernel:
+            return call.launch(x, weight, bias, words)
+        return call(wanted, x, weight, bias, blocks, words)
     what = asked(*tensors)
     if (
         what is Asked.MORE and is_compiling()
     ):  # a problem is no tensor: operators make and check it when they run
         return _traced(x, weight, blocks, bias, words, earlier, *options)
     made_with = *tensors, earlier, *options
-    try:  # as bytes 1, 1.0 and True differ, as they do to the checks; of version 2 equal objects have equal ones
-        known = masked_conv2d, earlier, dumps((sides, groups, density, relu), 2), mask_of, dense
-        hash(known)
-    except (TypeError, ValueError):  # other objects, such as symbolic sizes, are not cached
-        call = ConvCall.of(*made_with)
-    else:
-        call = calls.target(known, tensors, ConvCall.of, made_with)
-    result: Tensor = call(what, x, weight, bias, blocks, words)
-    return result
+    call = ConvCall.of(*made_with) if kind is None else calls.target(kind, tensors, ConvCall.of, made_with)
+    return call(what, x, weight, bias, blocks, words)
 
 
 def _traced(

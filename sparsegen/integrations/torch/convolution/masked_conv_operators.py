@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
-from sparsegen.integrations.torch.calls.launches import calls
+from sparsegen.integrations.torch.calls.direct import Context
+from sparsegen.integrations.torch.calls.launched_operator import LaunchedOperator
 from sparsegen.integrations.torch.convolution.conv_problem import Side, memory_format
 from sparsegen.integrations.torch.convolution.masked_conv_kernels import (
     dense_gradients,
@@ -177,11 +177,11 @@ def _backward_by_weights(ctx: Context, gradient: Tensor) -> tuple[Tensor | None,
     return (dx, ddy, *[None] * 8)
 
 
-masked_conv2d = DirectOperator(
+masked_conv2d = LaunchedOperator(
     "masked_conv2d",
     "(Tensor x, Tensor weight, Tensor? bias, Tensor words, int[] stride, int[] padding, int[] dilation, int[] block, "
     "int groups, str mask_of, float density, bool relu, bool earlier=False) -> Tensor",
-    calls.of(4, launch_convolution),
+    launch_convolution,
     fake=_fake,
     tensors=4,
     backward=_backward,
@@ -189,11 +189,11 @@ masked_conv2d = DirectOperator(
 )
 """The convolution; ``earlier`` as of `PackedMask`."""
 
-_by_weights = DirectOperator(
+_by_weights = LaunchedOperator(
     "masked_conv2d_weights",
     "(Tensor x, Tensor dy, Tensor words, int[] filter_size, int[] stride, int[] padding, int[] dilation, int[] block, "
     "int groups, float density) -> Tensor",
-    calls.of(3, launch_gradient),
+    launch_gradient,
     fake=_fake_by_weights,
     tensors=3,
     backward=_backward_by_weights,
