@@ -109,6 +109,8 @@ FILES = (
     *("sddmm", "uniform", "decode-n8", "decode-n32", "decode-strips", "softmax", "attention"),
     "masked-products",
 )  # those that are too long for a page
+# Suites whose rows stand in tables of their own.
+OWN_TABLES = convolution_tables.SUITE, masked_tables.SUITE, "attention", "sddmm", "softmax"
 
 
 @click.command()
@@ -142,7 +144,9 @@ def files() -> Iterator[tuple[Path, str]]:
     """The tables that are files of their own."""
     for name in FILES:
         yield tables_folder() / f"{name}.md", f"# {name}\n\n{TABLES[name]()}\n"
-    for suite in dict.fromkeys(row.suite for row in suite_tables.whole(RESULTS).rows):
+    for suite in dict.fromkeys(
+        row.suite for row in suite_tables.whole(RESULTS).rows if row.suite not in OWN_TABLES
+    ):
         yield tables_folder() / f"suite-{suite}.md", suite_tables.suite(RESULTS, suite) + "\n"
 
 
