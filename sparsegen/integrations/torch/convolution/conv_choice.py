@@ -15,13 +15,13 @@ from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
+from sparsegen.integrations.torch.convolution.channels_last import with_channels_last
 from sparsegen.integrations.torch.convolution.conv_problem import (
     memory_format,
     problem_of,
     sides_of,
     zero_outside,
 )
-from sparsegen.integrations.torch.convolution.in_pixels import in_pixels
 from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.integrations.torch.convolution.zeroed_pixels import zeroed
@@ -45,7 +45,7 @@ def decided(problem: MaskedConv2dProblem, device: torch.device, dense: Dense) ->
         dense: what the caller permits, as `policy_for` gives it.
     """
     where, launched, context = kernel_device_of(device), problem, ""
-    if dense is Dense.AUTO and (copied := in_pixels(problem, where)) is not None:
+    if dense is Dense.AUTO and (copied := with_channels_last(problem, where)) is not None:
         launched, context = copied, digest_of(problem)  # the kernel is that one's, beside the copies
     entrants = partial(_entrants, problem, launched, device)
     return decide(Task.CONVOLUTION, launched, where, entrants, dense, context=context)

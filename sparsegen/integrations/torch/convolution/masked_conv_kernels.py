@@ -17,6 +17,11 @@ from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.calls.wide import WIDE
+from sparsegen.integrations.torch.convolution.channels_last import ChannelsLastConvolution, with_channels_last
+from sparsegen.integrations.torch.convolution.channels_last_gradient import (
+    ChannelsLastGradient,
+    gradient_with_channels_last,
+)
 from sparsegen.integrations.torch.convolution.conv_problem import (
     Side,
     memory_format,
@@ -24,11 +29,6 @@ from sparsegen.integrations.torch.convolution.conv_problem import (
     problem_of,
     sides_of,
 )
-from sparsegen.integrations.torch.convolution.gradient_in_pixels import (
-    GradientInPixels,
-    gradient_in_pixels,
-)
-from sparsegen.integrations.torch.convolution.in_pixels import InPixels, in_pixels
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.bits import WORD_BITS
@@ -60,9 +60,11 @@ def launch_convolution(
     device = kernel_device(x)
     if device is None:
         return partial(_plain, problem)
-    copied = None if is_capturing(x) else in_pixels(problem, device)  # a capture may load nothing
+    copied = None if is_capturing(x) else with_channels_last(problem, device)  # a capture may load nothing
     if copied is not None:
-        return InPixels(problem, copied, (x, weight, bias, words), partial(_launch, copied, device))
+        return ChannelsLastConvolution(
+            problem, copied, (x, weight, bias, words), partial(_launch, copied, device)
+        )
     return _launch(problem, device, (x, weight, bias, words))
 
 
@@ -175,9 +177,11 @@ def launch_gradient(
     )
     if device is None or not _has_kernel(problem, device):
         return partial(_plain_gradient, problem)
-    copied = None if is_capturing(x) else gradient_in_pixels(problem, x, dy, device)
+    copied = None if is_capturing(x) else gradient_with_channels_last(problem, x, dy, device)
     if copied is not None:
-        return GradientInPixels(problem, copied, (x, dy, words), partial(_launch_gradient, copied, device))
+        return ChannelsLastGradient(
+            problem, copied, (x, dy, words), partial(_launch_gradient, copied, device)
+        )
     return _launch_gradient(problem, device, (x, dy, words))
 
 

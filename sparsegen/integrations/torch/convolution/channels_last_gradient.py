@@ -28,7 +28,7 @@ WHOLE_COPY = (
 ITEM_BYTES = 2
 
 
-def gradient_in_pixels(
+def gradient_with_channels_last(
     problem: MaskedConv2dWeightsProblem, x: Tensor, dy: Tensor, device: Device
 ) -> MaskedConv2dWeightsProblem | None:
     """Returns the gradient with as many channels and filters as vectors divide, that takes a problem's place.
@@ -77,7 +77,7 @@ def _copies(
     )
 
 
-class GradientInPixels:
+class ChannelsLastGradient:
     """A gradient by the weights by copies, for tensors of one kind: x, dy and the mask's words."""
 
     def __init__(
@@ -89,7 +89,7 @@ class GradientInPixels:
     ) -> None:
         """
         Args:
-            copied: what `gradient_in_pixels` gave for the problem.
+            copied: what `gradient_with_channels_last` gave for the problem.
             tensors: the first call's.
             multiply: makes the launch of that gradient for tensors like these.
         """

@@ -30,7 +30,7 @@ Launch = Callable[..., Tensor]
 Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor]  # x, the weight, a bias, and the mask's words
 
 
-def in_pixels(problem: MaskedConv2dProblem, device: Device | None) -> MaskedConv2dProblem | None:
+def with_channels_last(problem: MaskedConv2dProblem, device: Device | None) -> MaskedConv2dProblem | None:
     """Returns the convolution with channels innermost, as many as vectors divide, that takes a problem's place.
 
     None where the problem's own kernel reads whole vectors, was measured on the device, or should take no longer than
@@ -97,7 +97,7 @@ class _Copies:
         return found
 
 
-class InPixels:
+class ChannelsLastConvolution:
     """A convolution by copies, for tensors of one kind."""
 
     def __init__(
@@ -109,7 +109,7 @@ class InPixels:
     ) -> None:
         """
         Args:
-            copied: what `in_pixels` gave for the problem.
+            copied: what `with_channels_last` gave for the problem.
             tensors: the first call's.
             convolve: makes the launch of that convolution for tensors like these, and a result that it may be given
                 memory for.

@@ -16,12 +16,12 @@ from sparsegen.integrations.torch import masked_conv2d  # noqa: E402
 from sparsegen.integrations.torch.calls import copied_operands  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.convolution import (  # noqa: E402
+    channels_last,
     image_copies,
-    in_pixels,
     masked_conv_kernels,
 )
-from sparsegen.integrations.torch.convolution.gradient_in_pixels import GradientInPixels  # noqa: E402
-from sparsegen.integrations.torch.convolution.in_pixels import InPixels  # noqa: E402
+from sparsegen.integrations.torch.convolution.channels_last import ChannelsLastConvolution  # noqa: E402
+from sparsegen.integrations.torch.convolution.channels_last_gradient import ChannelsLastGradient  # noqa: E402
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask  # noqa: E402
 from sparsegen.operators import Density, Groups, ImageLayout, MaskedConv2dProblem, MaskedConv2dWeightsProblem  # noqa: E402
 from sparsegen.tuning.prediction.targets import find_target  # noqa: E402
@@ -54,10 +54,10 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
     monkeypatch.setattr(copied_operands, "expected_us", expected_us)
-    for module in (in_pixels, image_copies):
+    for module in (channels_last, image_copies):
         monkeypatch.setattr(module, "empty_tensors", empty_tensors)
-    monkeypatch.setattr(masked_conv_kernels, "InPixels", noted(InPixels))
-    monkeypatch.setattr(masked_conv_kernels, "GradientInPixels", noted(GradientInPixels))
+    monkeypatch.setattr(masked_conv_kernels, "ChannelsLastConvolution", noted(ChannelsLastConvolution))
+    monkeypatch.setattr(masked_conv_kernels, "ChannelsLastGradient", noted(ChannelsLastGradient))
     calls.known.clear()
     return found
 
@@ -158,9 +158,11 @@ def problem(**changes: Any) -> MaskedConv2dProblem:
 def test_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planes and odd channels where they should gain by it; nothing that was measured as it lies."""
     h200 = find_target("nvidia-h200").device
-    found = in_pixels.in_pixels(problem(), h200)
+    found = channels_last.with_channels_last(problem(), h200)
     assert found is not None and not found.layout.has_planes and found.channels == 80
-    padded = in_pixels.in_pixels(problem(layout=ImageLayout.NHWC, channels=77, filter_size=5), h200)
+    padded = channels_last.with_channels_last(
+        problem(layout=ImageLayout.NHWC, channels=77, filter_size=5), h200
+    )
     assert padded is not None and padded.channels == 80
     for as_it_is in (
         problem(layout=ImageLayout.NHWC),
@@ -170,8 +172,8 @@ def test_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
             channels=3, filters=8, layout=ImageLayout.NHWC, filter_size=1, padding=0, density=Density(1.0)
         ),
     ):
-        assert in_pixels.in_pixels(as_it_is, h200) is None, as_it_is
-    assert in_pixels.in_pixels(problem(), None) is None
+        assert channels_last.with_channels_last(as_it_is, h200) is None, as_it_is
+    assert channels_last.with_channels_last(problem(), None) is None
     measured = copied_operands._choice_of
 
     def exact(p: MaskedConv2dProblem, device: Any) -> Any:
@@ -179,7 +181,7 @@ def test_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(choice, how=How.EXACT, expected_us=1e9) if p.layout.has_planes else choice
 
     monkeypatch.setattr(copied_operands, "_choice_of", exact)
-    assert in_pixels.in_pixels(problem(), h200) is None
+    assert channels_last.with_channels_last(problem(), h200) is None
 
 
 @pytest.mark.gpu
