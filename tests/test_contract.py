@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from contract_ring import all_variants, in_rings, with_new_values
+from contract_ring import all_variants, by_matrices, in_rings, with_new_values
 from sharing import IS_WORKER
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -53,7 +53,7 @@ def compiled(
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("variant", in_rings(VARIANTS))
+@pytest.mark.parametrize("variant", by_matrices(VARIANTS))
 def test_the_product_is_right_and_memory_is_respected(
     variant: Variant, compiled: Callable[[Variant], CompiledKernel]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from contract_ring import all_variants, in_rings, with_new_values
+from contract_ring import all_variants, by_matrices, dealt_matrices, in_rings, with_new_values
 from test_contract_gpu import problems_at_size
 
 from sparsegen.kernels import families
@@ -31,6 +31,26 @@ def test_the_short_ring_shows_all_of_a_family(family: AnyFamily) -> None:
     assert frozenset[Any]().union(*map(shown, short_ring(family))) == everything
     assert {"dtype", "batch", "matrix", "line"} <= {entry[0] for entry in everything}
     assert set(short_ring(family)) <= set(sample(family))
+
+
+@each_family
+def test_the_short_ring_meets_every_matrix_with_few_for_each_variant(family: AnyFamily) -> None:
+    variants = short_ring(family)
+    dealt = dealt_matrices(variants)
+    assert {name for names in dealt.values() for name in names} == {m for v in variants for m in v.matrices}
+    assert all(
+        set(names) <= set(v.matrices) and len(names) >= min(4, len(v.matrices)) for v, names in dealt.items()
+    )
+
+
+def test_the_rings_together_have_all_matrices_of_a_variant() -> None:
+    met: dict[tuple[str, str], list[str]] = {}
+    for parameter in by_matrices(all_variants()):
+        [variant] = parameter.values
+        met.setdefault((str(variant), variant.source), []).extend(variant.matrices)
+    for parameter in in_rings(all_variants()):
+        [variant] = parameter.values
+        assert sorted(met[str(variant), variant.source]) == sorted(variant.matrices)
 
 
 @each_family

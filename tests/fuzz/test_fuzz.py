@@ -245,7 +245,7 @@ def test_pins(tmp_path: Path, fuzz: Fuzz) -> None:
         except PinsError as error:
             assert str(path) in str(error) and len(str(error)) < 2000
             return
-        found.write(path)
+        write_pins(found, path)
         assert {*read_pins(path)} == {*found}
 
     fuzz(damaged_json(json.loads(path.read_text())), read)
