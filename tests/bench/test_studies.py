@@ -302,6 +302,12 @@ def test_rows_keep_the_state_that_measured_them(
     assert study.known_rows(device, "nothing", "case") == {}
 
 
+def test_copied(studies: Studies) -> None:
+    rows, _ = studies.run("copied", "--tiny")
+    assert [row["operator"] for row in rows] == ["masked_conv2d", "sdd"]
+    assert {type(row["is_copied"]) for row in rows} == {bool}
+
+
 def test_mask_times(studies: Studies) -> None:
     rows, output = studies.run("mask_times", "--tiny")
     assert [row["tokens"] for row in rows] == [256] and "share=0.5" in output
