@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -37,14 +38,18 @@ from sparsegen.kernels.base import Device
 from sparsegen.measure.l2 import L2
 from sparsegen.operators import (
     Block,
+    ConvEpilogue,
     Density,
     DsdProblem,
     DsdTransposedProblem,
     DType,
+    Epilogue,
     ImageLayout,
+    Layout,
     MaskedConv2dProblem,
     MaskOf,
     Problem,
+    Rest,
     SddProblem,
 )
 
@@ -70,6 +75,18 @@ def is_whole(problem: Problem) -> bool:
     return problem.k % VECTOR == 0 and problem.n % VECTOR == 0
 
 
+def as_called(problem: Problem) -> Problem:
+    """The problem of the functions' usual calls: a filled result, a contiguous weight, no bias."""
+    if isinstance(problem, MaskedConv2dProblem):
+        return replace(problem, rest=Rest.FILLED, epilogue=ConvEpilogue.NONE)
+    if isinstance(problem, DsdTransposedProblem):
+        return replace(problem, y_layout=Layout.COLUMN)
+    if isinstance(problem, SddProblem):
+        return replace(problem, w_layout=Layout.COLUMN, rest=Rest.FILLED)
+    assert isinstance(problem, DsdProblem)
+    return replace(problem, w_layout=Layout.COLUMN, epilogue=Epilogue.NONE)
+
+
 def problems(operator: str, seed: int, rows: int) -> Iterator[Problem]:
     """The first drawn problems that copies may serve."""
     found = 0
@@ -78,7 +95,7 @@ def problems(operator: str, seed: int, rows: int) -> Iterator[Problem]:
             groups = problem.groups.count if isinstance(problem, MaskedConv2dProblem) else 1
             if found < rows and problem.dtype is not DType.FLOAT32 and groups == 1 and not is_whole(problem):
                 found += 1
-                yield problem
+                yield as_called(problem)
 
 
 def call_of(problem: Problem, place: torch.device) -> tuple[Call, Tensor]:
