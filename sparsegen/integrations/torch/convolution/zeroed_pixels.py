@@ -18,7 +18,7 @@ def zeroed(images: Tensor, mask: Tensor, block: Side) -> Tensor:
     """Images with zeros outside of a mask's blocks: themselves, or by PyTorch where no kernel of ours runs.
 
     Args:
-        images: images × channels × height × width that nobody else has, and that no gradient is asked for.
+        images: images × channels × height × width; nothing else refers to them, and no gradient needs them.
         mask: bools, images × rows × columns of blocks.
     """
     device = kernel_device(images)
