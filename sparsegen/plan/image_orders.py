@@ -109,13 +109,21 @@ class Reordered:
         """True if `bind_reordered` loads nothing, so that it can be called while a CUDA graph is captured."""
         return is_loaded(executor, (FILE, self.entry))
 
-    def expected_us(self, device: Device, share: float = 1.0) -> float:
+    def share(self, density: float) -> float:
+        """Returns the share of the pixels that are needed, for this share of live blocks, if these lie apart."""
+        if self.needed is None:
+            return 1.0
+        down, across = self.needed
+        return min(1.0, density * down.spread * across.spread)
+
+    def expected_us(self, device: Device, density: float) -> float:
         """Microseconds that the launch should take: those of a copy of as many bytes.
 
         Args:
-            share: share of the pixels that are needed.
+            density: share of the mask's blocks that are live.
         """
         images, rows, columns, channels = self.shape
+        share = self.share(density)
         written = 1.0 if self.fills or self.to.has_planes else share
         bytes_moved = (
             images * rows * columns * ITEM_BYTES * (share * channels + written * self.stored_channels)

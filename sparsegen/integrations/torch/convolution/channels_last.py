@@ -18,7 +18,6 @@ from sparsegen.integrations.torch.convolution.image_copies import (
     ImageCopy,
     outputs_of,
     pixels_of_outputs,
-    share_of,
 )
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, ImageLayout, MaskedConv2dProblem, MaskOf, Rest
@@ -56,14 +55,12 @@ class _Copies:
     """The copies of a convolution.
 
     Attributes:
-        needed: the pixels of x that are copied.
         filters: the copy of filters that lie in planes, if they get more channels; else they are taken as any kernel
             takes them.
         result: the copy of a result to planes.
     """
 
     images: Reordered
-    needed: tuple[Reading, Reading]
     filters: Reordered | None
     result: Reordered | None
 
@@ -81,20 +78,14 @@ class _Copies:
         live = None if is_of_input else outputs_of(p)
         return cls(
             Reordered(shape, p.layout, ImageLayout.NHWC, needed, fills=p.mask_of is MaskOf.INPUT),
-            needed,
             Reordered(window, ImageLayout.NCHW, ImageLayout.NHWC) if p.channels != copied.channels else None,
             Reordered(out, ImageLayout.NHWC, ImageLayout.NCHW, live) if p.layout.has_planes else None,
         )
 
     def expected_us(self, problem: MaskedConv2dProblem, device: Device) -> float:
         """Microseconds of all copies."""
-        density = problem.density.share
-        found = self.images.expected_us(device, share_of(self.needed, density))
-        if self.filters is not None:
-            found += self.filters.expected_us(device)
-        if self.result is not None:
-            found += self.result.expected_us(device, density if self.result.needed else 1.0)
-        return found
+        copies = self.images, self.filters, self.result
+        return sum(copy.expected_us(device, problem.density.share) for copy in copies if copy is not None)
 
 
 class ChannelsLastConvolution:

@@ -14,18 +14,16 @@ from sparsegen.integrations.torch.convolution.image_copies import (
     ImageCopy,
     outputs_of,
     pixels_of_outputs,
-    share_of,
 )
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, ImageLayout, MaskedConv2dWeightsProblem
-from sparsegen.plan.image_orders import VECTOR, Reordered
+from sparsegen.plan.image_orders import ITEM_BYTES, VECTOR, Reordered
 from sparsegen.system.integers import round_up
 
 Launch = Callable[..., Tensor]
 WHOLE_COPY = (
-    2.0  # time of PyTorch's copy to another memory order over that of a copy in one order; an estimate
+    2.0  # time of PyTorch's copy to another memory order over that of one in the same order; an estimate
 )
-ITEM_BYTES = 2
 
 
 def gradient_with_channels_last(
@@ -52,9 +50,8 @@ def gradient_with_channels_last(
     for images, is_copied in zip((x, dy), have_planes, strict=True):
         if is_copied:
             spared += rates.launch_us + WHOLE_COPY * 2 * images.numel() * ITEM_BYTES / rates.copy_bytes_per_us
-    shares = share_of(pixels_of_outputs(p), p.density.share), p.density.share
-    copies = zip(_copies(p, copied, x, dy), shares, strict=True)
-    copies_us = sum(copy.expected_us(device, share) for copy, share in copies if copy is not None)
+    copies = _copies(p, copied, x, dy)
+    copies_us = sum(copy.expected_us(device, p.density.share) for copy in copies if copy is not None)
     return copied if is_faster_copied(p, copied, device, copies_us, spared) else None
 
 

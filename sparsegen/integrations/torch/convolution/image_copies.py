@@ -75,9 +75,3 @@ def pixels_of_outputs(problem: Convolution) -> tuple[Reading, Reading]:
             *(p.padding.columns, p.stride.columns),
         ),
     )
-
-
-def share_of(needed: tuple[Reading, Reading], density: float) -> float:
-    """The share of pixels that live blocks need, if these lie apart."""
-    down, across = needed
-    return min(1.0, density * down.spread * across.spread)
