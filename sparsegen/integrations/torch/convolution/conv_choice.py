@@ -18,6 +18,7 @@ from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.convolution.channels_last import with_channels_last
 from sparsegen.integrations.torch.convolution.conv_problem import (
     memory_format,
+    memory_format_of,
     problem_of,
     sides_of,
     zero_outside,
@@ -144,12 +145,11 @@ def _both(problem: MaskedConv2dProblem, where: torch.device) -> Pair:
     p, dtype = problem, getattr(torch, problem.dtype.value)
     generator = torch.Generator(where)
     generator.manual_seed(0)
-    order = torch.contiguous_format if p.layout.has_planes else torch.channels_last
 
     def drawn(*shape: int) -> Tensor:
         return torch.randn(shape, dtype=dtype, device=where, generator=generator)
 
-    x = drawn(p.batch, p.channels, p.height, p.width).to(memory_format=order)
+    x = drawn(p.batch, p.channels, p.height, p.width).to(memory_format=memory_format_of(p.layout))
     weight = drawn(p.filters, p.group_channels, p.filter_size.rows, p.filter_size.columns)
     bias = drawn(p.filters) if p.epilogue.has_bias else None
     mask = torch.rand((p.batch, *p.mask_shape), device=where, generator=generator) < p.density.share

@@ -85,7 +85,12 @@ def layout_of(x: Tensor) -> ImageLayout:
 
 def memory_format(x: Tensor) -> torch.memory_format:
     """Memory format of the result."""
-    return torch.contiguous_format if layout_of(x).has_planes else torch.channels_last
+    return memory_format_of(layout_of(x))
+
+
+def memory_format_of(layout: ImageLayout) -> torch.memory_format:
+    """PyTorch's word for a memory order."""
+    return torch.contiguous_format if layout.has_planes else torch.channels_last
 
 
 def pixels_of(blocks: Tensor, block: Side, like: Tensor) -> Tensor:

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.calls.devices import kernel_device
-from sparsegen.operators import ImageLayout, MaskedConv2dProblem, MaskedConv2dWeightsProblem
-from sparsegen.plan.arrays import current_stream_of, empty_tensors
+from sparsegen.integrations.torch.calls.plain_launches import current_stream
+from sparsegen.integrations.torch.convolution.conv_problem import memory_format_of
+from sparsegen.operators import MaskedConv2dProblem, MaskedConv2dWeightsProblem
+from sparsegen.plan.arrays import empty_tensors
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.image_orders import Reading, Reordered, bind_reordered
 from sparsegen.plan.own_launch import OwnBinding
@@ -32,10 +34,10 @@ class ImageCopy:
         self._launch = OwnBinding(shared_executor(device), bind_reordered, what)
         self._launch.bound()  # compiled and loaded, which no capture may do
         images, rows, columns, _ = what.shape
-        self._order, order = map(_memory_format, (what.source, what.to))
+        self._order, order = map(memory_format_of, (what.source, what.to))
         sides = images, what.stored_channels, rows, columns
         self.empty = empty_tensors(torch, sides, like.dtype, like.device, order)
-        self._index, self._stream = like.get_device(), current_stream_of(torch)
+        self._stream = current_stream(like)
         self._is_masked = what.needed is not None
 
     def __call__(self, images: Tensor, words: Tensor) -> Tensor:
@@ -45,15 +47,10 @@ class ImageCopy:
             words: the mask's, if there is one.
         """
         given, made = images.contiguous(memory_format=self._order), self.empty()
-        stream = self._stream(self._index) if images.is_cuda else 0
         mask = words.data_ptr() if self._is_masked else 0
-        self._launch.bound()(stream, mask, given.data_ptr(), made.data_ptr())
+        self._launch.bound()(self._stream(), mask, given.data_ptr(), made.data_ptr())
         result: Tensor = made
         return result
-
-
-def _memory_format(order: ImageLayout) -> torch.memory_format:
-    return torch.contiguous_format if order.has_planes else torch.channels_last
 
 
 def outputs_of(problem: Convolution) -> tuple[Reading, Reading]:

@@ -25,6 +25,7 @@ from sparsegen.integrations.torch.convolution.channels_last_gradient import (
 from sparsegen.integrations.torch.convolution.conv_problem import (
     Side,
     memory_format,
+    memory_format_of,
     pixels_of,
     problem_of,
     sides_of,
@@ -116,8 +117,7 @@ def _places(problem: MaskedConv2dProblem) -> tuple[dict[str, Place], Result]:
     if problem.epilogue is not ConvEpilogue.NONE:
         places["bias"] = 2
     shape = problem.batch, problem.filters, problem.out_height, problem.out_width
-    order = torch.contiguous_format if problem.layout.has_planes else torch.channels_last
-    return places, Result(shape, order)
+    return places, Result(shape, memory_format_of(problem.layout))
 
 
 def _seen(inputs: Sequence[Any], place: Place) -> Tensor:
