@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from threading import Thread
 
 import numpy as np
 import pytest
 
-from sparsegen import backends
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import Executor
@@ -30,14 +28,6 @@ SHAPES = [
     ((40, 2100), (16, 16)),
 ]
 SEED, STEP, P = 2**64 - 9, 2**35 + 1, 0.25
-
-
-@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    opened = backends.open_executor(backends.find_device(request.param))
-    with opened.entered():
-        yield opened
-    opened.close()
 
 
 def live_elements(shape: tuple[int, int], block: tuple[int, int]) -> Array:

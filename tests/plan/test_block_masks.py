@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from sparsegen import backends
 from sparsegen.backends.emulator.executor import EmulatorExecutor
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -29,14 +28,6 @@ from sparsegen.system.numpy_types import Array
 WAIT = "if (early) wait_for_kernel_before();"
 LAYOUTS = [(1, 1), (3, 5), (8, 8), (31, 32), (32, 18), (8, 64), (33, 65), (64, 128), (130, 70), (40, 300)]
 SOURCE = plain_source("block_mask.cu")
-
-
-@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    opened = backends.open_executor(backends.find_device(request.param))
-    with opened.entered():
-        yield opened
-    opened.close()
 
 
 def downloaded(executor: Executor, buffer: object, words: int) -> Array:

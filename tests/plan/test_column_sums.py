@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
-from sparsegen import backends
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import Executor
@@ -17,14 +14,6 @@ from sparsegen.operators import DType
 from sparsegen.plan.column_sums import bind_column_sums
 
 SHAPES = [(1, 1), (64, 96), (5000, 40), (513, 33), (3, 4352), (9, 2200)]
-
-
-@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    opened = backends.open_executor(backends.find_device(request.param))
-    with opened.entered():
-        yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize("dtype", DType)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
-from sparsegen import backends
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import Executor
@@ -17,14 +14,6 @@ from sparsegen.plan.dead_pixels import DeadPixels, bind_dead_pixels
 from sparsegen.system.numpy_types import Array
 
 SHAPES = [(2, 13, 37, 8), (1, 9, 300, 5), (3, 4, 5, 33), (1, 1, 1, 1), (2, 20, 21, 40)]
-
-
-@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    opened = backends.open_executor(backends.find_device(request.param))
-    with opened.entered():
-        yield opened
-    opened.close()
 
 
 def drawn(what: DeadPixels, share: float = 0.4) -> tuple[Array, Array, Array]:

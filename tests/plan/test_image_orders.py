@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
-from sparsegen import backends
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import Executor
@@ -20,14 +17,6 @@ from sparsegen.system.numpy_types import Array
 PLANES, INNERMOST = ImageLayout.NCHW, ImageLayout.NHWC
 SHAPES = [(2, 5, 70, 130), (1, 3, 4, 3), (3, 2, 64, 8), (1, 1, 1, 1), (2, 3, 129, 17), (1, 4, 67, 64)]
 OLD = 7  # what Y holds before
-
-
-@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    opened = backends.open_executor(backends.find_device(request.param))
-    with opened.entered():
-        yield opened
-    opened.close()
 
 
 def drawn(what: Reordered, share: float) -> tuple[Array, Array]:

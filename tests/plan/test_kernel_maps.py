@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from sparsegen import backends
 from sparsegen.backends.executor import Executor
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.kernel_map import kernel_map
@@ -17,14 +15,6 @@ from sparsegen.system.numpy_types import Array
 
 LARGEST = np.iinfo(np.int32).max
 SIZES = [((3, 3, 3), (1, 1, 1)), ((1, 1, 1), (1, 1, 1)), ((5, 1, 3), (1, 2, 3)), ((7, 7, 3), (1, 1, 1))]
-
-
-@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    opened = backends.open_executor(backends.find_device(request.param))
-    with opened.entered():
-        yield opened
-    opened.close()
 
 
 def clouds() -> dict[str, Array]:

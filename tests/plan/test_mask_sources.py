@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from sparsegen import backends
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import Executor
@@ -23,14 +22,6 @@ from sparsegen.plan.partial_blocks import bind_branches, bind_places
 from sparsegen.system.numpy_types import Array
 
 LAYOUTS = [(1, 1), (3, 5), (40, 130), (33, 300), (130, 530)]  # rows held in registers, and read again
-
-
-@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    opened = backends.open_executor(backends.find_device(request.param))
-    with opened.entered():
-        yield opened
-    opened.close()
 
 
 def made(executor: Executor, source: MaskSource, masks: int, layout: BlockMaskLayout, *given: Array) -> Array:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
-from sparsegen import backends
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import Executor
@@ -16,14 +13,6 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.plan.transposes import bind_transposes
 
 SHAPES = [(1, 1, 1), (40, 33, 70), (64, 32, 1), (5, 96, 31)]
-
-
-@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    opened = backends.open_executor(backends.find_device(request.param))
-    with opened.entered():
-        yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -30,14 +29,6 @@ SIZES = [
     ((130, 2100), (1, 4)),  # more columns than a thread block takes, more blocks than a word has bits
 ]
 SCALE = 1.25
-
-
-@pytest.fixture(scope="module", params=["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    opened = backends.open_executor(backends.find_device(request.param))
-    with opened.entered():
-        yield opened
-    opened.close()
 
 
 def drawn(what: WhereLive, share: float = 0.4) -> tuple[Array, Array]:
