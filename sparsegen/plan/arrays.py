@@ -154,10 +154,13 @@ def empty_tensors(
 ) -> Callable[[], Any]:
     """Returns a maker of new tensors in a memory order, by default contiguous, in half the time of ``torch.empty``.
 
-    They are made like one that has this shape by strides of 0 and stores a single element.
+    They are made like one that has this shape by strides of 0 and stores nothing: a maker may outlive a call whose
+    memory belongs to a graph to be, which refuses what stays there (torch._inductor.cudagraph_trees).
     """
     with torch.inference_mode(False):
-        like = torch.empty(1, dtype=dtype, device=device).expand(tuple(shape))
+        one = torch.empty(1, dtype=dtype, device=device)
+        like = one.expand(tuple(shape))
+        one.untyped_storage().resize_(0)
     return partial(torch.empty_like, like, memory_format=order or torch.contiguous_format)
 
 

@@ -108,7 +108,8 @@ class Torch:
         return nullcontext()
 
     def empty(self, size: int, *, dtype: str, device: str) -> Any:
-        return SimpleNamespace(expand=lambda shape: Tensor(shape, dtype))
+        storage = SimpleNamespace(resize_=lambda nbytes: None)
+        return SimpleNamespace(expand=lambda shape: Tensor(shape, dtype), untyped_storage=lambda: storage)
 
     def empty_like(self, like: Tensor, *, memory_format: str) -> Tensor:
         assert memory_format == self.contiguous_format
@@ -180,6 +181,7 @@ def test_new_tensors_are_contiguous_and_like_those_of_empty(shape: tuple[int, ..
     torch = pytest.importorskip("torch")
     with torch.inference_mode():
         empty = empty_tensors(torch, shape, torch.float16, torch.device("cpu"))
+    assert empty.args[0].untyped_storage().nbytes() == 0, "nothing stays in the memory of a graph to be"
     one, other = empty(), empty()
     expected = torch.empty(shape, dtype=torch.float16)
     for made in (one, other):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -111,7 +112,9 @@ class _OfContext:
         with beside_captures():
             self.made = make()
 
-    def __del__(self) -> None:
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ends():  # names of modules are gone, and the driver frees what a process leaves
+            return
         try:
             self._context.push()
         except Exception:  # the driver has ended before, and all that it made
