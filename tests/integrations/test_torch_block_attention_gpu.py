@@ -13,6 +13,8 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 pytest.importorskip("pycuda")
 
+from cuda_graphs import captured  # noqa: E402
+
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention, masks  # noqa: E402
 
 BATCH, HEADS, KV_HEADS, QUERIES, KEYS, BLOCK = 2, 4, 2, 320, 512, 64
@@ -71,19 +73,14 @@ def test_gradients_of_small_blocks(block: tuple[int, int]) -> None:
     def step(tensors: list[Any], own: BlockMaskTensor) -> Any:
         return torch.autograd.grad(block_attention(*tensors, own, causal=True), tensors, seed.to(tensors[0]))
 
-    stream, held = torch.cuda.Stream(), mask()
-    with torch.cuda.stream(stream):
-        step(given, held)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        captured = step(given, held)
+    held = mask()
+    graph, results = captured(lambda: step(given, held))
     wide = [tensor.detach().double().requires_grad_() for tensor in given]
     for _ in range(3):
         other = mask()
         held.words.view(torch.int64).copy_(other.words.view(torch.int64))
         graph.replay()
-        for ours, theirs in zip(captured, step(wide, other), strict=True):
+        for ours, theirs in zip(results, step(wide, other), strict=True):
             assert (ours.double() - theirs).abs().max() <= 2 * TOLERANCE[torch.float16] * theirs.abs().max()
 
 
@@ -96,19 +93,13 @@ def test_a_graph_follows_the_mask_in_its_buffer() -> None:
         out = block_attention(*given, own, causal=True, deterministic=True)
         return out, *torch.autograd.grad(out, given, seed)
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        step(mask)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        captured = step(mask)
+    graph, results = captured(lambda: step(mask))
     for number in range(REPLAYS):
         other = BlockMaskTensor.from_blocks(some_live(number), BLOCK)
         mask.words.view(torch.int64).copy_(other.words.view(torch.int64))
         graph.replay()
         torch.cuda.synchronize()
-        for replayed, eager in zip(captured, step(other), strict=True):
+        for replayed, eager in zip(results, step(other), strict=True):
             assert torch.equal(replayed, eager), f"replay {number}"
 
 
@@ -119,13 +110,7 @@ def test_masks_of_scores_are_made_inside_of_a_graph() -> None:
         scores = masks.pooled_scores(q, k, BLOCK)
         return block_attention(q, k, v, masks.topk_blocks(scores, 3, BLOCK), causal=True)
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        attend()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        out = attend()
+    graph, out = captured(attend)
     for _ in range(3):
         q.normal_()
         k.normal_()
@@ -168,13 +153,7 @@ def test_every_way_of_making_masks_is_captured_and_equals_pytorch_s() -> None:
         torch.zeros(600, dtype=torch.int64, device="cuda"),
         torch.zeros(40, dtype=torch.int64, device="cuda"),
     )
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        made_masks(scores, ids, parents)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        kept = made_masks(scores, ids, parents)
+    graph, kept = captured(lambda: made_masks(scores, ids, parents))
     for seed in range(3):
         torch.manual_seed(seed)
         scores.normal_()

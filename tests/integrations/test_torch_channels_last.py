@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from cuda_graphs import captured  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from sparsegen.dispatch.chosen import Choice, How  # noqa: E402
@@ -210,14 +211,7 @@ def test_graphs_follow_their_masks_on_a_gpu(
         y = masked_conv2d(leaves[0], leaves[1], mask, leaves[2], mask_of=mask_of, dense="never", **sides)
         return y, *torch.autograd.grad(y, leaves, seed)
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = step()
+    graph, found = captured(step)
     for share in (0.3, 0.0, 1.0, 0.1):
         with torch.no_grad():
             mask.copy_(torch.rand(mask.shape, generator=generator, device="cuda") < share)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 pytest.importorskip("pycuda")
+
+from cuda_graphs import captured  # noqa: E402
 
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
@@ -91,16 +92,6 @@ def test_masks_of_a_state(drawn: Drawn) -> None:
     host = BlockMaskTensor.from_host(BlockMask.from_blocks(live, (64, 64), (TOKENS, IN)), "cuda")
     for other in (given, host):
         np.testing.assert_array_equal(other.words.cpu().numpy(), mask.words.cpu().numpy())
-
-
-def captured(step: Callable[[], tuple[Any, ...]], stream: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A graph of a step that ran three times before, and the step's results in it."""
-    for _ in range(3):
-        step()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        results = step()
-    return graph, results
 
 
 def test_a_replayed_step_draws_what_eager_steps_draw() -> None:

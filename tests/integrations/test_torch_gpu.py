@@ -13,6 +13,7 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 pytest.importorskip("pycuda")
 
+from cuda_graphs import captured  # noqa: E402
 from host_costs import host_costs_us  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -93,15 +94,7 @@ def test_a_captured_graph_and_new_values(trains: bool, run_dense: str) -> None:
     sparse.requires_grad_(trains)
     x = torch.randn(64, 256, device="cuda", dtype=torch.float16)
     with torch.no_grad():
-        warm = torch.cuda.Stream()
-        warm.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(warm):
-            for _ in range(2):
-                linear(x, sparse.values, sparse.pattern, sparse.bias)
-        torch.cuda.current_stream().wait_stream(warm)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = linear(x, sparse.values, sparse.pattern, sparse.bias)
+        graph, y = captured(lambda: linear(x, sparse.values, sparse.pattern, sparse.bias))
         before = sparse.to_dense()(x)
         sparse.values.mul_(2)
         graph.replay()
@@ -145,14 +138,7 @@ def test_a_captured_graph_of_attention() -> None:
     mask = masks.band(256, 16, 0.9)
     attention = SparseAttention(mask, 4, 64)
     given = [torch.randn(4, 256, 64, device="cuda", dtype=torch.float16) for _ in range(3)]
-    warm = torch.cuda.Stream()
-    warm.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(warm):
-        attention(*given)
-    torch.cuda.current_stream().wait_stream(warm)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = attention(*given)
+    graph, out = captured(lambda: attention(*given))
     for tensor in given:
         tensor.copy_(torch.randn_like(tensor))
     graph.replay()

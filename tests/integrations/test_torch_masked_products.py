@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from cuda_graphs import captured  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from sparsegen import backends  # noqa: E402
@@ -255,8 +256,8 @@ def test_a_product_runs_as_is_decided_for_its_way_of_being_called(monkeypatch: p
         ([None, None, Decision.always(False, "")], [True, False, False], [[], ["dense"], ["dense"]]),
     ):
         monkeypatch.setattr(calls, "known", {})
-        for captured, runs in zip(captures, expected, strict=True):
-            monkeypatch.setattr(decision, "is_capturing", lambda captured=captured: captured)
+        for is_captured, runs in zip(captures, expected, strict=True):
+            monkeypatch.setattr(decision, "is_capturing", lambda is_captured=is_captured: is_captured)
             ran.clear()
             dsd(given["x"], given["w"], mask, scale=SCALE)
             assert ran == runs
@@ -370,13 +371,7 @@ def test_graphs_of_padded_products_follow_their_masks_on_a_gpu(
             sdd(d, w, mask, dense="never"),
         )
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = step()
+    graph, found = captured(step)
     for share in (0.5, 0.0, 1.0, 0.1):
         live = torch.rand(16, 16, generator=generator, device="cuda") < share
         mask.words.view(torch.int64).copy_(

@@ -31,6 +31,14 @@ struct Images {
   }
 };
 
+// Neighbours in a row of pixels.
+struct Tile {
+  int line, first, image, row;
+
+  __device__ __forceinline__ Tile(const Images& size, int number)
+      : line(number / size.tiles()), first((number - line * size.tiles()) * kPixels), image(line / size.rows), row(line - image * size.rows) {}
+};
+
 // The outputs of a convolution that read a pixel along one direction: from (at - first) / stride, rounded up, to (at + padding) / stride.
 struct Axis {
   int outputs, block;
@@ -67,9 +75,9 @@ struct Mask {
 __device__ __forceinline__ unsigned pair(Element low, Element high) { return low | static_cast<unsigned>(high) << 16; }
 
 // Bits of the pixels of a tile that are needed, in every thread. `needed` has a place for each.
-__device__ __forceinline__ Word needed_pixels(const Mask& mask, const Images& size, int image, int row, int first, bool* needed) {
+__device__ __forceinline__ Word needed_pixels(const Mask& mask, const Images& size, const Tile& tile, bool* needed) {
   const int lane = static_cast<int>(threadIdx.x) % 32, own = static_cast<int>(threadIdx.x);
-  if (own < kPixels) needed[own] = first + own < size.columns && mask.needs(image, row, first + own);
+  if (own < kPixels) needed[own] = tile.first + own < size.columns && mask.needs(tile.image, tile.row, tile.first + own);
   __syncthreads();
   const Word low = __ballot_sync(0xffffffffu, needed[lane]), high = __ballot_sync(0xffffffffu, needed[32 + lane]);
   return low | high << 32;
@@ -83,15 +91,14 @@ __device__ __forceinline__ void to_pixels(const Images& size, const Mask& mask, 
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first_channel = static_cast<int>(blockIdx.y) * kChannels, lines = size.count * size.rows;
   for (int number = blockIdx.x; number < lines * size.tiles(); number += gridDim.x) {
-    const int line = number / size.tiles(), first = (number - line * size.tiles()) * kPixels;
-    const int image = line / size.rows, row = line - image * size.rows;
-    const Word live = needed_pixels(mask, size, image, row, first, needed);
+    const Tile place(size, number);
+    const Word live = needed_pixels(mask, size, place, needed);
     if (live != 0 || fills) {
       if (kPlanes) {
         #pragma unroll
         for (int i = 0; i < kChannels / 2 / kWarps; ++i) {
           const int own = i * kWarps + warp, channel = first_channel + own * 2;  // two channels of a word
-          const Element* const from = x + size.plane_row(image, row, channel) + first;
+          const Element* const from = x + size.plane_row(place.image, place.row, channel) + place.first;
           const long long plane = static_cast<long long>(size.rows) * size.columns;
           #pragma unroll
           for (int at = lane; at < kPixels; at += 32) {
@@ -106,7 +113,7 @@ __device__ __forceinline__ void to_pixels(const Images& size, const Mask& mask, 
         #pragma unroll
         for (int i = 0; i < kPixels / kWarps; ++i) {
           const int at = i * kWarps + warp;
-          const Element* const from = x + size.pixel(line, first + at) * size.channels + first_channel;
+          const Element* const from = x + size.pixel(place.line, place.first + at) * size.channels + first_channel;
           #pragma unroll
           for (int channel = lane; channel < kChannels; channel += 32) {
             const bool reads = (live >> at & 1) && first_channel + channel < size.channels;
@@ -120,11 +127,11 @@ __device__ __forceinline__ void to_pixels(const Images& size, const Mask& mask, 
         constexpr int kPieces = kChannels / kVector;
         const int piece = static_cast<int>(threadIdx.x) % kPieces, at = i * (kThreads / kPieces) + static_cast<int>(threadIdx.x) / kPieces;
         const int channel = first_channel + piece * kVector;
-        if (first + at >= size.columns || channel >= size.stored || !(fills || (live >> at & 1))) continue;
+        if (place.first + at >= size.columns || channel >= size.stored || !(fills || (live >> at & 1))) continue;
         Vector found;
         #pragma unroll
         for (int e = 0; e < kVector / 2; ++e) found.of[e] = tile[at * kPitch + piece * (kVector / 2) + e];
-        *reinterpret_cast<Vector*>(y + size.pixel(line, first + at) * size.stored + channel) = found;
+        *reinterpret_cast<Vector*>(y + size.pixel(place.line, place.first + at) * size.stored + channel) = found;
       }
     }
     __syncthreads();
@@ -158,9 +165,8 @@ __device__ __forceinline__ void to_planes(const Images& size, const Mask& mask, 
   const int first_channel = static_cast<int>(blockIdx.y) * kChannels, lines = size.count * size.rows;
   Element* const elements = reinterpret_cast<Element*>(tile);
   for (int number = blockIdx.x; number < lines * size.tiles(); number += gridDim.x) {
-    const int line = number / size.tiles(), first = (number - line * size.tiles()) * kPixels;
-    const int image = line / size.rows, row = line - image * size.rows;
-    const Word live = needed_pixels(mask, size, image, row, first, needed);
+    const Tile place(size, number);
+    const Word live = needed_pixels(mask, size, place, needed);
     if (size.channels % kVector == 0) {
       #pragma unroll
       for (int i = 0; i < kPixels * kChannels / kVector / kThreads; ++i) {
@@ -168,7 +174,7 @@ __device__ __forceinline__ void to_planes(const Images& size, const Mask& mask, 
         const int piece = static_cast<int>(threadIdx.x) % kPieces, at = i * (kThreads / kPieces) + static_cast<int>(threadIdx.x) / kPieces;
         const int channel = first_channel + piece * kVector;
         if (!(live >> at & 1) || channel >= size.channels) continue;
-        const Vector found = *reinterpret_cast<const Vector*>(x + size.pixel(line, first + at) * size.channels + channel);
+        const Vector found = *reinterpret_cast<const Vector*>(x + size.pixel(place.line, place.first + at) * size.channels + channel);
         #pragma unroll
         for (int e = 0; e < kVector / 2; ++e) tile[at * kPitch + piece * (kVector / 2) + e] = found.of[e];
       }
@@ -176,7 +182,7 @@ __device__ __forceinline__ void to_planes(const Images& size, const Mask& mask, 
       #pragma unroll
       for (int i = 0; i < kPixels / kWarps; ++i) {
         const int at = i * kWarps + warp;
-        const Element* const from = x + size.pixel(line, first + at) * size.channels + first_channel;
+        const Element* const from = x + size.pixel(place.line, place.first + at) * size.channels + first_channel;
         #pragma unroll
         for (int channel = lane; channel < kChannels; channel += 32) {
           if ((live >> at & 1) && first_channel + channel < size.channels) elements[at * kPitch * 2 + channel] = from[channel];
@@ -185,10 +191,10 @@ __device__ __forceinline__ void to_planes(const Images& size, const Mask& mask, 
     }
     __syncthreads();
     for (int own = warp; own < kChannels && first_channel + own < size.channels; own += kWarps) {
-      Element* const to = y + size.plane_row(image, row, first_channel + own) + first;
+      Element* const to = y + size.plane_row(place.image, place.row, first_channel + own) + place.first;
       #pragma unroll
       for (int at = lane; at < kPixels; at += 32) {
-        if (first + at < size.columns) to[at] = live >> at & 1 ? elements[at * kPitch * 2 + own] : Element{0};
+        if (place.first + at < size.columns) to[at] = live >> at & 1 ? elements[at * kPitch * 2 + own] : Element{0};
       }
     }
     __syncthreads();
