@@ -20,9 +20,11 @@ from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import MaskedConv2d, masked_conv2d  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.convolution import (  # noqa: E402
+    conv_call,
     conv_choice,
     masked_conv,
     masked_conv_kernels,
+    masked_conv_operators,
 )
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask  # noqa: E402
 from sparsegen.measure import decision, race  # noqa: E402
@@ -291,6 +293,25 @@ def test_a_capture_is_decided_by_the_device_s_time(monkeypatch: pytest.MonkeyPat
             layer(torch.randn(1, 4, side, 16), torch.rand(1, side // 8, 2) < 0.5)
             assert bool(dense) is not runs
             dense.clear()
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_what_a_capture_runs_was_made_before(trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a call from Python is dense, and one in a graph is not: with the gradients, and no more than once."""
+    made: list[str] = []
+    for where, name in ((conv_call, "launch_convolution"), (masked_conv_operators, "gradients")):
+        real = getattr(where, name)
+        monkeypatch.setattr(
+            where, name, lambda *given, name=name, real=real: made.append(name) or real(*given)
+        )
+    monkeypatch.setattr(conv_choice, "decided", lambda *_: Decision(False, True, ""))
+    monkeypatch.setattr(calls, "known", {})
+    mask = torch.rand(2, 1, 2) < 0.5
+    for captures in (False, False, True):
+        monkeypatch.setattr(dispatch_decision, "is_capturing", lambda captures=captures: captures)
+        x, w, bias = (tensor.requires_grad_(trains) for tensor in tensors())
+        y = masked_conv2d(x, w, mask, bias, padding=1)
+        assert made == ["launch_convolution", "gradients"][: 1 + trains] and y.requires_grad is trains
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 5, 64), (3, 4, 65), (1, 7, 130)], ids=str)

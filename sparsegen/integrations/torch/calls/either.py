@@ -24,7 +24,8 @@ class Either:
         own: Compute,
     ) -> None:
         self._decide, self._decision, self._ours, self._own = decide, decision, ours, own
-        self._made: Compute | None = None
+        # Made now where it may run: a capture, which can load nothing, may be the first to need it.
+        self._made: Compute | None = None if decision is None else ours()
 
     def __call__(self, *tensors: Tensor | None, **into: Tensor | None) -> Tensor:
         if self._decision is None:

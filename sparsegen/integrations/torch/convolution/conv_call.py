@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.direct import Asked
 from sparsegen.integrations.torch.calls.launches import WORDS
+from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.convolution import conv_choice
 from sparsegen.integrations.torch.convolution.conv_problem import problem_of, sides_of
 from sparsegen.integrations.torch.convolution.masked_conv_kernels import launch_convolution
@@ -100,6 +101,8 @@ class ConvCall:
         """
         runs = self.runs_kernel
         if not (self._decided(x.device) if runs is None else runs):
+            if self.runs_kernel is None and self.launch is None and what is not Asked.MORE:
+                self._make_ready(what, x, weight, bias, mask, words)
             groups, mask_of, _, relu, _ = self.rest[4:]
             given = x, weight, bias, mask, self.rest[:4], groups, MaskOf(mask_of), relu
             return conv_choice.dense_convolution(*given, at_once=what is Asked.NOTHING)
@@ -115,6 +118,29 @@ class ConvCall:
             self.launch = launch_convolution(x, weight, bias, words, *self.rest)
         result = masked_conv2d.launched_by(self.launch, what, x, weight, bias, words, *self.rest)
         return result
+
+    def _make_ready(
+        self,
+        what: Asked,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        mask: Tensor,
+        words: Tensor | None,
+    ) -> None:
+        """Run our kernels once where a call from Python is dense, and one in a CUDA graph is not: what a capture comes
+        to first cannot be loaded, so that it would run without the copies that these kernels want.
+        """
+        if is_capturing(x):
+            return
+        given = [t if t is None else t.detach().requires_grad_(t.requires_grad) for t in (x, weight, bias)]
+        first, filters, added = given
+        assert first is not None and filters is not None
+        ours = replace(self, runs_kernel=True)
+        y = ours(what, first, filters, added, mask, words)
+        self.launch, self.pack = ours.launch, ours.pack
+        if what is Asked.GRADIENT:
+            torch.autograd.grad(y, [t for t in given if t is not None and t.requires_grad], y.detach())
 
     def _decided(self, device: torch.device) -> bool:
         """True if our kernel runs, given how this call comes; also if that is not known yet."""
