@@ -142,16 +142,49 @@ def test_rows_that_no_vector_divides_are_padded_where_that_takes_less_time(
     assert operators.found and all(p.k % vector == 0 and p.n % vector == 0 for p, *_ in operators.found)
 
 
+@pytest.mark.parametrize("sizes", [(41, 57, 23), (40, 57, 24), (33, 64, 21)], ids=str)
+def test_dense_products_are_padded_too(sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    (m, k, n), operators = sizes, Operators()
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    monkeypatch.setattr(product_launch, "operators", operators)
+    monkeypatch.setattr(padded_products, "is_dense_faster_padded", lambda *_: True)
+    monkeypatch.setattr(padded_products, "is_faster_padded", lambda *_: False)
+    multiplied: list[Any] = []
+
+    class Seen(PlainProduct):  # type: ignore[misc]  # of PyTorch, which may be missing
+        def __call__(self, first: Any, second: Any, *rest: Any) -> Any:
+            multiplied.append((*first.shape, *second.shape))
+            return super().__call__(first, second, *rest)
+
+    monkeypatch.setattr(padded_products, "PlainProduct", Seen)
+    monkeypatch.setattr(calls, "known", {})
+    torch.manual_seed(0)
+    mask = BlockMaskTensor.from_blocks(torch.rand(-(-m // 16), -(-k // 32)) < 0.6, BLOCK, (m, k))
+    x, d, w, bias = (torch.randn(shape).half() for shape in ((m, k), (m, n), (n, k), (n,)))
+    x = torch.where(mask.expand(), x, torch.inf)
+    for call in (
+        lambda w, dense: dsd(x, w, mask, bias, scale=SCALE, relu=True, dense=dense),
+        lambda w, dense: dsd_transposed(x, d, mask, scale=SCALE, dense=dense),
+        lambda w, dense: sdd(d, w, mask, scale=SCALE, dense=dense),
+    ):
+        for weight in (w, w.t().contiguous().t()):
+            found = call(weight, "always")
+            assert found.is_contiguous()
+            torch.testing.assert_close(found, call(weight, "never"), rtol=2e-2, atol=5e-2)
+    assert len(multiplied) == 6 and not any(side % 8 for sides in multiplied for side in sides if side != m)
+
+
 def test_which_products_are_padded() -> None:
     """Large ones whose rows no vector divides; none that writes another's memory, and none so small."""
     h200 = find_target("nvidia-h200").device
-    for kind in (DsdProblem, DsdTransposedProblem, SddProblem):
-        odd = kind(4001, 4003, 4005, DType.FLOAT16)
-        wider = padded_products.padded(odd, h200)
-        assert wider == replace(odd, k=4008, n=4008)
-        assert padded_products.padded(replace(odd, k=4000, n=4000), h200) is None
-        assert padded_products.padded(replace(odd, m=64, k=65, n=65), h200) is None
-    assert padded_products.padded(replace(odd, rest=Rest.KEPT), h200) is None
+    for padded in (padded_products.padded, padded_products.padded_for_dense):
+        for kind in (DsdProblem, DsdTransposedProblem, SddProblem):
+            odd = kind(4001, 4003, 4005, DType.FLOAT16)
+            assert padded(odd, h200) == replace(odd, k=4008, n=4008)
+            assert padded(replace(odd, k=4000, n=4000), h200) is None
+            assert padded(replace(odd, m=64, k=65, n=65), h200) is None
+        assert padded(replace(odd, rest=Rest.KEPT), h200) is None
+    assert padded_products.padded_for_dense(replace(odd, dtype=DType.FLOAT32), h200) is None
 
 
 @pytest.mark.parametrize("shape", [(TOKENS, IN), (48, 64)], ids=str)

@@ -1,4 +1,7 @@
-"""Products whose rows are no whole vectors of 16 bytes, which TMA cannot copy: on copies with zeros behind the rows."""
+"""Products whose rows are no whole vectors of 16 bytes, which TMA cannot copy: on copies with zeros behind the rows.
+
+That holds for cuBLAS as for kernels of ours.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
-from sparsegen.integrations.torch.calls.copied_operands import is_faster_padded
+from sparsegen.integrations.torch.blocks.plain_products import PlainProduct
+from sparsegen.integrations.torch.calls.copied_operands import is_dense_faster_padded, is_faster_padded
 from sparsegen.integrations.torch.calls.launches import Place, Result, View, launch_of
 from sparsegen.integrations.torch.calls.prepared import VECTOR_BYTES
-from sparsegen.integrations.torch.calls.row_copies import RowCopy
+from sparsegen.integrations.torch.calls.row_copies import RowCopy, padded_to
 from sparsegen.kernels.base import Device
 from sparsegen.operators import MaskedProblem, Rest, SddProblem
 from sparsegen.system.integers import round_up
@@ -26,11 +30,21 @@ def padded(problem: MaskedProblem, device: Device) -> MaskedProblem | None:
     Raises:
         DatabaseError, PinsError: see `sparsegen.lookup`.
     """
+    wider = _wider(problem)
+    return wider if wider != problem and is_faster_padded(problem, wider, device) else None
+
+
+def padded_for_dense(problem: MaskedProblem, device: Device) -> MaskedProblem | None:
+    """The same for PyTorch's own product."""
+    wider = _wider(problem)
+    return wider if wider != problem and is_dense_faster_padded(problem, wider, device) else None
+
+
+def _wider(problem: MaskedProblem) -> MaskedProblem:
     p, vector = problem, VECTOR_BYTES // problem.dtype.itemsize
     if isinstance(p, SddProblem) and p.rest is Rest.KEPT:  # the result is another's memory
-        return None
-    wider = replace(p, k=round_up(p.k, vector), n=round_up(p.n, vector))
-    return wider if wider != p and is_faster_padded(p, wider, device) else None
+        return p
+    return replace(p, k=round_up(p.k, vector), n=round_up(p.n, vector))
 
 
 class PaddedProduct:
@@ -63,6 +77,34 @@ class PaddedProduct:
         """The result, in ``out`` if it is given: contiguous, of any shape with its elements."""
         copies = (taken(tensors) for taken in self._taken)
         found: Tensor = self._launch(*copies)[: self._rows, : self._columns]
+        return found.contiguous() if out is None else out.copy_(found.reshape(out.shape))
+
+
+class PaddedPlainProduct:
+    """PyTorch's product on such copies, called as `PlainProduct` is."""
+
+    def __init__(self, wider: MaskedProblem, scale: float, device: Device, shape: tuple[int, int]) -> None:
+        """
+        Args:
+            wider: what `padded_for_dense` gave for the problem.
+            device: where our kernels run.
+            shape: shape of the result.
+        """
+        p = wider
+        sides = {"x": (p.m, p.k), "d": (p.m, p.n), "w": (p.n, p.k)}
+        self._product = PlainProduct(wider, scale, device)
+        self._sides = [sides[spec.name] for spec in wider.dense_operands()]
+        self._outputs = p.n
+        self._rows, self._columns = shape
+
+    def __call__(
+        self, first: Tensor, second: Tensor, *rest: Tensor | None, out: Tensor | None = None
+    ) -> Tensor:
+        """See `PlainProduct`."""
+        *biases, words = rest
+        factors = map(padded_to, (first, second), self._sides)
+        added = [one if one is None else padded_to(one, (self._outputs,)) for one in biases]
+        found = self._product(*factors, *added, words)[: self._rows, : self._columns]
         return found.contiguous() if out is None else out.copy_(found.reshape(out.shape))
 
 

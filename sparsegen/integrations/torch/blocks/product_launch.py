@@ -10,13 +10,19 @@ from typing import Any
 from torch import Tensor
 
 from sparsegen.dispatch.options import Dense
-from sparsegen.integrations.torch.blocks.padded_products import PaddedProduct, padded
+from sparsegen.integrations.torch.blocks.padded_products import (
+    PaddedPlainProduct,
+    PaddedProduct,
+    padded,
+    padded_for_dense,
+)
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct, drawn_words
 from sparsegen.integrations.torch.calls.devices import kernel_device
 from sparsegen.integrations.torch.calls.either import chosen
 from sparsegen.integrations.torch.calls.launches import Result, launch_of
 from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.prepared_operators import operators
+from sparsegen.kernels.base import Device
 from sparsegen.measure.decision import Entrants, decide, digest_of
 from sparsegen.operators import MaskedProblem
 from sparsegen.tuning_db.records import Task
@@ -46,10 +52,11 @@ class Product:
         policy, first = Dense.parse(dense), self.tensors[0]
         assert first is not None
         device = kernel_device(first)
-        own = PlainProduct(self.problem, self.scale, device)
+        can_copy = device is not None and not is_capturing(first)  # a capture may load nothing
+        own = self._dense(device, can_copy=can_copy)
         if device is None or policy is Dense.ALWAYS:
             return own
-        wider = None if is_capturing(first) else padded(self.problem, device)  # a capture may load nothing
+        wider = padded(self.problem, device) if can_copy else None
         launched, context = (self.problem, "") if wider is None else (wider, digest_of(self.problem))
         operator = partial(operators.get, launched, device, scale=self.scale)
 
@@ -65,6 +72,12 @@ class Product:
 
         decided = partial(decide, Task.PRODUCT, launched, device, enter, policy, context=context)
         return chosen(decided, ours, own)
+
+    def _dense(self, device: Device | None, *, can_copy: bool) -> Callable[..., Tensor]:
+        wider = padded_for_dense(self.problem, device) if device is not None and can_copy else None
+        if device is None or wider is None:
+            return PlainProduct(self.problem, self.scale, device)
+        return PaddedPlainProduct(wider, self.scale, device, self.shape)
 
     def by(self, operator: Any) -> Callable[..., Tensor]:
         """Returns the launch of an operator that was prepared for the problem."""
