@@ -27,6 +27,7 @@ from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType, MaskedProblem
 
 KIND = "drawn"  # of files: drawn_*.json.xz
+FEW = 4  # rows of a type that have no line of their own
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _fastest(row: Row, kinds: Sequence[Kind]) -> float | None:
 
 
 def summary(files: Sequence[Results]) -> str:
-    """A line for each suite (operator and seed), and one for each of its types."""
+    """A line for each suite (operator and seed), and one for each of its types that has several rows."""
     lines = []
     rows = [Times.of(row) for results in files for row in results.rows]
     for suite in dict.fromkeys(times.row.suite for times in rows):
@@ -111,6 +112,8 @@ def summary(files: Sequence[Results]) -> str:
         types = dict.fromkeys(times.row.dtype for times in own)
         for dtype in types if len(types) > 1 else ():
             some = [times for times in own if times.row.dtype is dtype]
+            if len(some) < FEW:
+                continue
             cells = [_mean_and_worst(some, ratio) for ratio in RATIOS.values()]
             lines.append([f"{suite}, {TYPES[dtype]}", len(some), *cells])
     return table(["geometric mean (worst) of ratios of times", "rows", *RATIOS], lines)
