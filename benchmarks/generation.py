@@ -5,11 +5,12 @@
 
 A step of all layers is one CUDA graph: RMS norms, rotary positions, attention of grouped queries over a paged cache
 that holds a context already (`paged_attention`, in all models), gated networks, the dense projection onto the
-vocabulary, and the token that is chosen. Linear layers are dense float16, sparse float16, and sparse codes; where the
-library humming is installed, dense codes of 4 bits too. All have the same pruned random weights. The weights of
-``--distinct`` layers repeat, which are many times larger than the L2; memory is that of all layers, were none repeated.
-Before a model is timed its layers are held against products in float32 with the weights that it stores, as far as it
-tells them, and the first logits are compared with the dense model's. Raw output: ``generation.json.xz``.
+vocabulary, and the token that is chosen. What lies between products is fused by `torch.compile`, in all
+models alike. Linear layers are dense float16, sparse float16, and sparse codes; where the library humming is installed,
+dense codes of 4 bits too. All have the same pruned random weights. The weights of ``--distinct`` layers repeat, which
+are many times larger than the L2; memory is that of all layers, were none repeated. Before a model is timed its layers
+are held against products in float32 with the weights that it stores, as far as it tells them, and the first logits are
+compared with the dense model's. Raw output: ``generation.json.xz``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import click
@@ -93,31 +95,56 @@ class Decoder:
     @torch.no_grad()
     def __call__(self) -> Tensor:
         cache, sizes = self.cache, self.sizes
+        normed, rotated, gated = fused(self.embedding.device)
         x, place = self.embedding[self.token], cache.lengths.long()
-        page = cache.table.gather(1, (place // PAGE)[:, None])[:, 0].long()
+        slot = cache.table.gather(1, (place // PAGE)[:, None])[:, 0] * PAGE + place % PAGE
         angles = place[:, None, None] * self.frequencies
         turns = angles.cos().half(), angles.sin().half()
         cache.lengths += 1
+        added = torch.zeros_like(x)
         for number in range(sizes.layers):
-            layers = self.blocks[number % len(self.blocks)]
-            qkv = layers["qkv"](rms_norm(x, x.shape[1:])).view(len(x), -1, sizes.head_dim)
-            q, k, v = qkv.split((sizes.heads, sizes.kv_heads, sizes.kv_heads), 1)
-            cache.k[number].index_put_((page, place % PAGE), turned(k, *turns))
-            cache.v[number].index_put_((page, place % PAGE), v)
-            q = turned(q, *turns)[:, None].contiguous()
-            seen = paged_attention(q, cache.k[number], cache.v[number], cache.table, cache.lengths)
-            x = x + layers["out"](seen.view(x.shape))
-            gate, up = layers["gate_up"](rms_norm(x, x.shape[1:])).chunk(2, dim=1)
-            x = x + layers["down"](silu(gate) * up)
-        logits = linear(rms_norm(x, x.shape[1:]), self.embedding)
+            layers, k, v = self.blocks[number % len(self.blocks)], cache.k[number], cache.v[number]
+            x, inputs = normed(x, added)
+            qkv = layers["qkv"](inputs).view(len(x), -1, sizes.head_dim)
+            turned, values = rotated(qkv, *turns, sizes.kv_heads), qkv[:, -sizes.kv_heads :]
+            q = turned[:, None, : sizes.heads].contiguous()
+            k.view(-1, *k.shape[2:]).index_copy_(0, slot, turned[:, sizes.heads :])
+            v.view(-1, *v.shape[2:]).index_copy_(0, slot, values)
+            seen = paged_attention(q, k, v, cache.table, cache.lengths)
+            x, inputs = normed(x, layers["out"](seen.view(x.shape)))
+            added = layers["down"](gated(layers["gate_up"](inputs)))
+        logits = linear(normed(x, added)[1], self.embedding)
         self.token.copy_(logits.argmax(dim=1))
         return logits
 
 
-def turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotary positions: the halves of each head turned by the angles of their place."""
-    left, right = x.chunk(2, dim=-1)
+def normed(x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum, and its RMS norm."""
+    total = x + added
+    return total, rms_norm(total, total.shape[1:])
+
+
+def rotated(qkv: Tensor, cosine: Tensor, sine: Tensor, values: int) -> Tensor:
+    """Queries and keys, without the heads of values behind them, with rotary positions: the halves of each head turned
+    by the angles of their place.
+    """
+    left, right = qkv[:, :-values].chunk(2, dim=-1)
     return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
+
+
+def gated(gate_up: Tensor) -> Tensor:
+    """The gated network's hidden features."""
+    gate, up = gate_up.chunk(2, dim=1)
+    return silu(gate) * up
+
+
+@cache
+def fused(place: torch.device) -> tuple[Callable[..., Any], ...]:
+    """Returns what lies between products, compiled on a GPU."""
+    functions = normed, rotated, gated
+    if place.type != "cuda":
+        return functions
+    return tuple(torch.compile(function, dynamic=False, fullgraph=True) for function in functions)
 
 
 def pruned(rows: int, columns: int, sparsity: float, place: torch.device) -> Tensor:
