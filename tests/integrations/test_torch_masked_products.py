@@ -385,11 +385,13 @@ def test_copies_of_rows(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("runs_dense", ["never", "always"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_graphs_of_padded_products_follow_their_masks_on_a_gpu(
-    dtype: Any, monkeypatch: pytest.MonkeyPatch
+    dtype: Any, runs_dense: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(padded_products, "is_faster_padded", lambda *_: True)
+    for name in ("is_faster_padded", "is_dense_faster_padded"):
+        monkeypatch.setattr(padded_products, name, lambda *_: True)
     monkeypatch.setattr(calls, "known", {})
     m, k, n, block = 1001, 1003, 1005, (64, 64)
     generator = torch.Generator("cuda").manual_seed(0)
@@ -399,9 +401,9 @@ def test_graphs_of_padded_products_follow_their_masks_on_a_gpu(
 
     def step() -> tuple[Any, ...]:
         return (
-            dsd(x, w, mask, dense="never"),
-            dsd_transposed(x, d, mask, dense="never"),
-            sdd(d, w, mask, dense="never"),
+            dsd(x, w, mask, dense=runs_dense),
+            dsd_transposed(x, d, mask, dense=runs_dense),
+            sdd(d, w, mask, dense=runs_dense),
         )
 
     graph, found = captured(step)
