@@ -26,7 +26,7 @@ def step_us(
     loads: Iterable[tuple[int, float]],
     threads: int,
     stages: int,
-    resident: int = 1,
+    resident: float = 1,
     begun_us: float = BEGUN_US,
     arrived_us: float = ARRIVED_US,
 ) -> float:
@@ -35,7 +35,7 @@ def step_us(
     Args:
         loads: elements that a load moves, and elements that the block loads so in a step.
         stages: pipeline stages; the loads of all but one are on their way.
-        resident: blocks that a multiprocessor runs at once.
+        resident: blocks that a multiprocessor runs at once, in the mean.
         begun_us: microseconds in which a thread finds where a load reads, and begins it.
         arrived_us: microseconds until a load has come.
     """
