@@ -12,13 +12,14 @@ from sparsegen.kernels.convolution.masked_convolution import (
     MaskedConvolution,
     countable_outputs,
     has_whole_units,
+    live_blocks_share,
     live_share,
     result_constants,
     units_of,
 )
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import shared_memory_fits
-from sparsegen.kernels.layouts.loads import widest_vector
+from sparsegen.kernels.layouts.loads import ARRIVED_US, widest_vector
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.operators import ConvEpilogue, DType, Given, MaskedConv2dProblem, MaskOf
@@ -41,6 +42,7 @@ TILES, TILE_COST = (256, 128, 64, 32), 32
 CHUNKS, CHUNK_COST = (64, 32, 16), 8
 # Fitted to measurements: the prologue in microseconds, and factors on the times of tensor cores and memory.
 START_US, PRODUCTS, MOVED = 6.0, 1.1, 1.1
+DEPTHS = (3, 4, 6)  # stages of pixels for few units, whose boxes are waited for
 
 
 @dataclass(frozen=True)
@@ -281,15 +283,31 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         products = rounds * UNIT_OUTPUTS * filters * channels * p.taps
         computing = PRODUCTS * products / rates.tensor_products_per_us(p.dtype)
         moving = MOVED * p.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(computing, moving)
+        # A block's boxes, as many of which are on their way at once as there are stages.
+        c, parts = config, max(1, device.multiprocessors // ceil_div(p.filters, config.tile_n))
+        items = max(1, ceil_div(units, 2 * c.group_units * parts))
+        waiting = items * channels / c.chunk * self._boxes(p) * ARRIVED_US / c.input_stages
+        return rates.launch_us + START_US + max(computing, moving, waiting)
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> HaloConvConfig:
+        """The config for so many waves, with more stages or wider chunks where boxes of few units are waited for."""
+        found, typical = self._of_waves(problem, device), device.typical_rated
+        deeper = (
+            replace(found, chunk=chunk, input_stages=stages)
+            for chunk in dict.fromkeys((found.chunk, CHUNKS[0]))
+            for stages in DEPTHS
+            if stages > found.input_stages
+        )
+        some = (found, *(c for c in deeper if self.is_valid(problem, c, device)))
+        return min(some, key=lambda c: self.analytic_us(problem, features, c, typical))
+
+    def _of_waves(self, problem: MaskedConv2dProblem, device: Device) -> HaloConvConfig:
         """The first config for such filters whose tiles fill the device for enough waves, else the last one."""
         p = problem
         some = self._fast(p, device)
         for config, rounds in some:
             parts = max(1, device.multiprocessors // ceil_div(p.filters, config.tile_n))
-            live = (live_share(p) if config.unit_cost else p.density.share) * units_of(p)
+            live = (live_share(p) if config.unit_cost else live_blocks_share(p)) * units_of(p)
             if live >= rounds * 2 * config.group_units * parts:
                 return config
         if some:
@@ -360,6 +378,12 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
     def _chunk(problem: MaskedConv2dProblem) -> int:
         """The channels of a stage with the fewest products, those beyond the problem's too, and barriers."""
         return min(CHUNKS, key=lambda chunk: ceil_div(problem.channels, chunk) * (chunk + CHUNK_COST))
+
+    @staticmethod
+    def _boxes(problem: MaskedConv2dProblem) -> int:
+        """The boxes of a chunk: one for each class of taps that read the same pixels."""
+        size, stride = problem.filter_size, problem.stride
+        return min(size.rows, stride.rows) * min(size.columns, stride.columns)
 
     @staticmethod
     def _box_sides(problem: MaskedConv2dProblem) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
     countable_outputs,
     geometry_constants,
     has_whole_units,
+    live_blocks_share,
     mask_constants,
     units_of,
 )
@@ -244,7 +245,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         self, problem: MaskedConv2dWeightsProblem, config: HaloConvWeightsConfig, device: Device
     ) -> HaloConvWeightsConfig:
         """Returns the config with the most parts that the device holds at once and that have a few units each."""
-        units = problem.density.share * units_of(problem.forward)
+        units = live_blocks_share(problem.forward) * units_of(problem.forward)
         tiles, found = self._tiles(problem, config), replace(config, parts=1)
         for parts in PARTS:
             if tiles * parts <= device.multiprocessors and 4 * parts <= units:
@@ -259,7 +260,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         device: Device,
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        units, tiles = p.density.share * units_of(p.forward), self._tiles(p, c)
+        units, tiles = live_blocks_share(p.forward) * units_of(p.forward), self._tiles(p, c)
         # Thread blocks beyond those that the device holds at once come in another wave.
         waves = ceil_div(tiles * c.parts, device.multiprocessors)
         idle = waves * device.multiprocessors / (tiles * c.parts)

@@ -30,6 +30,7 @@ FIRST_PIXEL_BYTES = 16  # bytes for each output in shared memory: the position w
 # what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
 START_US, REACHED, LOADED = 13.0, 0.28, 1.7
 NARROW = 1.5  # the same for copies of fewer than 8 bytes
+OUT_US = 0.1  # microseconds of each sum of a thread on its way out, which no load overlaps
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         MmaConvConfig(tile_m=128, tile_n=128, warps_m=2, warps_n=4, resident=1),
         MmaConvConfig(tile_m=128, tile_n=64, warps_m=4, warps_n=2),
         MmaConvConfig(tile_m=64, tile_n=64, warps_m=2, warps_n=2, resident=3),
+        MmaConvConfig(tile_m=128, tile_n=32, warps_m=4, warps_n=1, resident=3),
         MmaConvConfig(tile_m=64, tile_n=32, warps_m=2, warps_n=2, resident=3),
+        MmaConvConfig(tile_m=128, tile_n=16, warps_m=4, warps_n=1, resident=3),
         smallest,
     )
 
@@ -132,20 +135,25 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         loading = LOADED * rounds * (c.tile_m + c.tile_n) * inner * p.dtype.itemsize / device.l2_bytes_per_us
         if self._vector(p) * p.dtype.itemsize < 8:
             loading *= NARROW
-        steps = self.rounds_of_block(p, c, device) * inner / c.step
+        steps = inner / c.step  # of a round
         vector_w = widest_vector(p.taps * p.group_channels, p.dtype)
         loads = ((self._vector(p), c.tile_m * c.step), (vector_w, c.tile_n * c.step))
-        waiting = steps * step_us(p.dtype, loads, threads_of(c), c.stages, c.resident)
+        of_round = steps * step_us(p.dtype, loads, threads_of(c), c.stages, c.resident) + OUT_US * sums_of(c)
+        waiting = self.rounds_of_block(p, c, device) * of_round
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
         filling = self.filling_us(p, c, device, self._stored(p))
         return rates.launch_us + START_US + filling + max(computing, loading, moving, waiting)
 
     def fitted(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> MmaConvConfig:
-        """The shape with the usual elements of a step: few for few channels, or for float32, which needs registers."""
+        """The shape with the usual elements of a step: few for few channels, for short copies, or for float32, which
+        needs registers.
+        """
         if problem.dtype is DType.FLOAT32:
             return replace(config, step=16)
         inner = problem.taps * problem.group_channels
-        return replace(config, step=next(step for step in (16, 32, 64) if inner <= 2 * step or step == 64))
+        copied = MOST_COPIES * self._vector(problem) * threads_of(config) // config.tile_m
+        step = next(step for step in (16, 32, 64) if inner <= 2 * step or 2 * step > min(64, copied))
+        return replace(config, step=step)
 
     @staticmethod
     def _vector(problem: MaskedConv2dProblem) -> int:

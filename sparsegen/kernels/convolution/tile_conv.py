@@ -14,20 +14,30 @@ from sparsegen.kernels.convolution.masked_convolution import (
     geometry_constants,
     live_share,
     result_constants,
+    units_of,
     units_of_image,
 )
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_in_grid
-from sparsegen.kernels.layouts.limits import MAX_GRID_Y
+from sparsegen.kernels.layouts.limits import (
+    BLOCKS_PER_MULTIPROCESSOR,
+    MAX_GRID_Y,
+    SCHEDULERS,
+    THREADS_PER_MULTIPROCESSOR,
+)
+from sparsegen.kernels.layouts.loads import SECTOR, partial_stores_us
 from sparsegen.matrix.features import Features
-from sparsegen.operators import MaskedConv2dProblem
-from sparsegen.system.integers import round_up
+from sparsegen.operators import MaskedConv2dProblem, MaskOf, Rest
+from sparsegen.operators.convolution.masked_conv2d import UNIT
+from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import ceil_div
 
 THREAD_FILTERS = 4
 START_US = 4.2
-REACHED = 0.21  # of the float units' rate: 1,109 µs on an H100, 128 channels, 8 images of 256², 10 % live
-LOADED_US = 0.39  # one load after the other: drawn problems on an H200, few blocks of which were live
-FLOP_PER_CYCLE = 256  # FLOP of a multiprocessor in a cycle
+# Fitted to drawn problems on an H200. Where few blocks are live, microseconds of a thread's load, and of a step beside
+# its loads. Where many are, instructions of a load, and of finding the block of the mask that a pixel lies in.
+LOADED_US, STEP_US = 0.28, 0.9
+LOAD_INSTRUCTIONS, FIND_INSTRUCTIONS = 85, 100
 
 
 @dataclass(frozen=True)
@@ -89,25 +99,36 @@ class TileConv(MaskedConvolution[TileConvConfig]):
     def analytic_us(
         self, problem: MaskedConv2dProblem, features: Features, config: TileConvConfig, device: Device
     ) -> float:
-        p, rates = problem, device.expected_rates
-        outputs = p.batch * p.out_height * p.out_width
-        # Tiles and steps that filters and channels do not fill take their whole time.
-        filters = filter_tiles(p, config.tile_n) * config.tile_n
-        channels = round_up(p.group_channels, config.step)
-        flop = 2 * live_share(p) * outputs * filters * channels * p.taps
-        computing = flop / (REACHED * FLOP_PER_CYCLE * device.cycles_per_us)
-        loads = (UNIT_OUTPUTS + config.tile_n) * config.step / self._threads(config)
-        waiting = p.taps * channels / config.step * loads * LOADED_US
-        return (
-            rates.launch_us + START_US + max(computing, waiting) + p.cost(0).bytes / rates.copy_bytes_per_us
-        )
+        p, c, rates, threads = problem, config, device.expected_rates, self._threads(config)
+        blocks = live_share(p) * units_of(p) * filter_tiles(p, c.tile_n)
+        steps = p.taps * ceil_div(p.group_channels, c.step)
+        pixels, weights = UNIT_OUTPUTS * c.step / threads, c.tile_n * c.step / threads  # that a thread loads
+        finding = FIND_INSTRUCTIONS * pixels if p.mask_of is MaskOf.ANY_INPUT else 0.0
+        # A product takes an instruction, and so does each of its factors that comes from shared memory.
+        products = c.step * ((THREAD_FILTERS + 1) * c.thread_pixels + THREAD_FILTERS)
+        of_thread = steps * (LOAD_INSTRUCTIONS * (pixels + weights) + finding + products)
+        issuing = blocks * threads / WARP * of_thread / (SCHEDULERS * device.cycles_per_us)
+        resident = min(BLOCKS_PER_MULTIPROCESSOR, THREADS_PER_MULTIPROCESSOR // threads)
+        waves = max(1.0, blocks / (resident * device.multiprocessors))
+        dependent = 2 if p.mask_of is MaskOf.ANY_INPUT else 1  # the mask's word comes before the pixel
+        waiting = waves * steps * (STEP_US + LOADED_US * dependent * (pixels + weights))
+        moving = p.cost(0).bytes / rates.copy_bytes_per_us
+        # Lanes of a warp store some filters of some pixels, each filter to a plane or each pixel to a row of its own.
+        if p.layout.has_planes:
+            together = min(UNIT // c.thread_pixels, WARP * THREAD_FILTERS // c.tile_n)
+        else:
+            together = SECTOR // (THREAD_FILTERS * p.dtype.itemsize)
+        stored = p.result(0).nbytes / p.dtype.itemsize * (1.0 if p.rest is Rest.FILLED else live_share(p))
+        storing = partial_stores_us(stored / max(1, together), device)
+        return rates.launch_us + START_US + max(issuing, waiting) + max(moving, storing)
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> TileConvConfig:
-        """Tiles no wider than a group's filters, steps no longer than its channels, and many threads, which wait."""
-        p = problem
-        of_group = p.filters // p.groups.count
-        tile_n = 64 if of_group > 32 else 32 if of_group > 16 else 16
-        return TileConvConfig(tile_n=tile_n, step=8 if p.group_channels <= 8 else 16, thread_pixels=2)
+        """Many threads, which wait, with the tile and step that should take the least time."""
+        some = (
+            TileConvConfig(tile_n, step, thread_pixels=2) for tile_n in (16, 32, 64) for step in (16, 8, 32)
+        )
+        typical = device.typical_rated
+        return min(some, key=lambda c: self.analytic_us(problem, features, c, typical))
 
     @staticmethod
     def _threads(config: TileConvConfig) -> int:

@@ -17,6 +17,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
     units_of,
 )
 from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.limits import SCHEDULERS
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem, Rest
@@ -29,7 +30,6 @@ FILLING = 1.6
 # Instructions of a store that fills, by its SASS, and cycles to a warp's next one. Of 35 instructions, as before, it
 # took 65 cycles on an H200 (one warp filled 17 units in 40 µs); the shorter one has not been measured.
 STORE_INSTRUCTIONS, STORE_CYCLES = 12, 22
-SCHEDULERS = 4  # of a multiprocessor, which issue an instruction a cycle each
 
 
 class UnitTilesConfig(Config):

@@ -119,13 +119,12 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     def is_worth_trying(
         self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig, device: Device
     ) -> bool:
-        """True for tiles not twice as large as a group's filters and channels, with at least 16 sums a thread, and for
-        at most 4 blocks a multiprocessor if there are parts. It rests on arithmetic: more parts only add partial sums.
+        """True for tiles at most twice as large as a group's filters and channels, with at least 16 sums a thread, and
+        for at most 4 blocks a multiprocessor if there are parts. It rests on arithmetic: more parts only add sums.
         """
         p, c = problem, config
-        is_large = c.tile_m >= 2 * max(16, self._of_group(p)[0]) or c.tile_n >= 2 * max(
-            16, self._of_group(p)[1]
-        )
+        filters, channels = self._of_group(p)
+        is_large = c.tile_m > 2 * max(16, filters) or c.tile_n > 2 * max(16, channels)
         blocks = self._tiles(p, c) * c.parts
         return not is_large and self._sums(c) >= 16 and (c.parts == 1 or blocks <= 4 * device.multiprocessors)
 
@@ -180,7 +179,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         filters, channels = self._of_group(p)
         units = live_share(p.forward) * units_of(p.forward)
         for start in SHAPES:
-            if start.tile_m >= 2 * max(16, filters) or start.tile_n >= 2 * max(16, channels):
+            if start.tile_m > 2 * max(16, filters) or start.tile_n > 2 * max(16, channels):
                 continue
             for taps in (t for t in (9, 7, 5, 3, 1) if p.taps % t == 0):
                 found = replace(start, taps=taps)
@@ -222,7 +221,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         of_unit_us = step_us(p.dtype, loads, self._threads(c), c.stages, together)
         of_unit_us += fragments * FRAGMENT_US[p.dtype.itemsize]
         waves = ceil_div(tiles * c.parts, device.multiprocessors * resident)
-        waiting = waves * max(1, ceil_div(units, c.parts)) * of_unit_us
+        waiting = max(1, ceil_div(units, c.parts), waves * units / c.parts) * of_unit_us
         sums = 0.0
         if c.parts > 1:  # the last block of a tile reads all parts, one after the other
             sums = 2 * self.scratch(p, c)["partial_sums"] / device.l2_bytes_per_us

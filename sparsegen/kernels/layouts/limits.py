@@ -7,6 +7,7 @@ from sparsegen.system.integers import ceil_div
 
 REGISTERS_PER_MULTIPROCESSOR = 65536  # also the limit of a block
 THREADS_PER_MULTIPROCESSOR, BLOCKS_PER_MULTIPROCESSOR = 2048, 32
+SCHEDULERS = 4  # of a multiprocessor, which issue an instruction a cycle each
 RESERVED_PER_BLOCK = 1024  # bytes of shared memory
 MAX_GRID_Y = 65535
 TENSOR_CORES = (8, 0)  # compute capability with bfloat16 and TF32 fragments, asynchronous copies and barriers

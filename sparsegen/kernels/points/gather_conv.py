@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.loads import step_us, widest_vector
+from sparsegen.kernels.layouts.loads import partial_stores_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.points.gathered_tiles import (
@@ -20,13 +21,14 @@ from sparsegen.kernels.points.gathered_tiles import (
 )
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.kernel_map import BIN_BITS
 from sparsegen.operators import DType, SubmanifoldConv3dProblem
 from sparsegen.system.integers import ceil_div, round_up
 
 MAX_GRID = 2**31 - 1
 INDEX_BYTES = 4
-BLOCK_US = 1.0  # microseconds of a block beside its steps: its part of the map, and what it stores
-TILE_TAPS = 4.2  # taps that 64 places of the map's order need, for each live tap of a point
+BLOCK_US = 1.5  # microseconds of a block beside its steps: its part of the map, and what it stores
+STORING_LANES = 4  # of a warp, that store filters of one point
 
 
 @dataclass(frozen=True)
@@ -83,15 +85,17 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
     def heuristic(
         self, problem: SubmanifoldConv3dProblem, features: Features, device: Device
     ) -> GatherConvConfig:
-        """The config with the least expected time among tiles no wider than the filters."""
+        """The config with the least expected time among tiles no wider than the filters; of equals the one with the
+        largest tiles.
+        """
         p = problem
         widest = next((n for n in (16, 32, 64) if n >= p.filters), 128)
         longest = 16 if p.dtype is DType.FLOAT32 else 64
         some = (
             GatherConvConfig(
-                tile_m=tile_m, tile_n=tile_n, step=step, warps_m=tile_m // 32, warps_n=warps_n, stages=stages
+                tile_m=tile_m, tile_n=tile_n, step=step, warps_m=warps_m, warps_n=warps_n, stages=stages
             )
-            for tile_m in (32, 64, 128)
+            for tile_m, warps_m in ((128, 4), (64, 4), (64, 2), (32, 2), (32, 1))
             for tile_n in (16, 32, 64, 128)
             for step in (16, 32, 64)
             for warps_n in (1, 2, 4)
@@ -104,18 +108,37 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         self, problem: SubmanifoldConv3dProblem, features: Features, config: GatherConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        taps = min(float(p.filter_volume.taps), TILE_TAPS * p.live_taps / p.points)
+        taps = self._tile_taps(p, c.tile_m)
         across = round_up(p.filters, c.tile_n)
         along = round_up(p.channels, c.step)
         blocks = self._blocks(p, c)
         computing = products_us(device, p.dtype, blocks, round_up(p.points, c.tile_m) * taps * across * along)
         gathered = p.points * taps * p.channels * p.dtype.itemsize * ceil_div(p.filters, c.tile_n)
+        gathered /= device.l2_bytes_per_us
         moved = p.cost(0).bytes / rates.copy_bytes_per_us
         waves, together = self.waves(p, c, blocks, device)
         loads = ((widest_vector(p.channels, p.dtype), (c.tile_m + c.tile_n) * c.step),)
-        step = step_us(p.dtype, loads, threads_of(c), c.stages, together)
-        waiting = waves * (BLOCK_US + taps * along / c.step * step)
-        return rates.launch_us + START_US + max(computing, gathered / device.l2_bytes_per_us, moved, waiting)
+        # A block, some of whose points need every tap, and while it runs the others that come to an end.
+        whole, steps = p.filter_volume.taps, along / c.step
+        longest = BLOCK_US + whole * steps * self.step_us(p, c, loads, max(1.0, together * taps / whole))
+        waiting = waves * (BLOCK_US + taps * steps * self.step_us(p, c, loads, together))
+        sectors = p.points * p.filters / (STORING_LANES * (2 if p.filters % 2 == 0 else 1))
+        storing = partial_stores_us(sectors, device)
+        return rates.launch_us + START_US + max(computing, gathered, moved, storing, longest, waiting)
+
+    @staticmethod
+    def _tile_taps(problem: SubmanifoldConv3dProblem, tile_m: int) -> float:
+        """Taps that some place of a tile is expected to need.
+
+        Points are in the order of which rows of their filters are live (`matrix.kernel_map`). A tile has all taps of
+        the rows in which its points differ, and of the others the live ones; every middle row is live.
+        """
+        p, taps = problem, problem.filter_volume.taps
+        rows = min(taps // p.filter_volume.sides[2], BIN_BITS)
+        live = 1.0 - float((1.0 - p.density.share) ** (taps / rows))
+        bits = -sum(share * math.log2(share) for share in (live, 1.0 - live) if share > 0)  # of a row
+        alike = min(rows - 1.0, math.log2(max(1.0, p.points / tile_m)) / bits) if bits else rows - 1.0
+        return taps / rows * (rows - alike * (1.0 - live))
 
     def shared_bytes(self, problem: SubmanifoldConv3dProblem, config: GatherConvConfig) -> int:
         lists = (

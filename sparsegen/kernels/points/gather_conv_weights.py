@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.loads import step_us, widest_vector
+from sparsegen.kernels.layouts.loads import widest_vector
 from sparsegen.kernels.layouts.warp_tiles import sums_of, threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.points.gathered_tiles import (
@@ -27,8 +27,7 @@ from sparsegen.system.integers import ceil_div, round_up
 WINDOW = 1024  # places whose live pairs a block lists at a time
 PAIR_BYTES = 8
 # Microseconds in which a block lists the live pairs of a window, and in which the last block of a tile adds a sum.
-WINDOW_US, SUM_US = 3.5, 0.017
-GATHERED = 1.6  # factor on the time of a step whose rows lie far apart
+WINDOW_US, SUM_US = 3.3, 0.05
 MAX_GRID = 2**31 - 1
 MOST_SCRATCH = 1 << 30  # bytes of partial sums
 
@@ -145,18 +144,18 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
             (widest_vector(p.filters, p.dtype), c.tile_m * c.step),
             (widest_vector(p.channels, p.dtype), c.tile_n * c.step),
         )
-        windows = ceil_div(ceil_div(p.points, c.parts), WINDOW)
-        pairs = p.live_taps / p.filter_volume.taps / c.parts  # of a block
-        steps = pairs / c.step + windows * c.stages / 2
-        waiting = waves * (
-            windows * WINDOW_US
-            + GATHERED * steps * step_us(p.dtype, loads, threads_of(c), c.stages, together)
+        # Every point meets the middle tap, so that this tap's blocks take longest.
+        points, step_us = p.points / c.parts, self.step_us(p, c, loads, together)
+        windows = ceil_div(points, WINDOW)
+        longest, mean = (
+            windows * WINDOW_US + (pairs / c.step + windows / 2) * step_us
+            for pairs in (points, p.live_taps / p.filter_volume.taps / c.parts)
         )
         sums = 0.0
         if c.parts > 1:
             sums = 2 * self._scratch(p, c)["partial_sums"] / device.l2_bytes_per_us
             sums += sums_of(c) * c.parts * SUM_US
-        return rates.launch_us + START_US + max(computing, gathered, moved, waiting) + sums
+        return rates.launch_us + START_US + max(computing, gathered, moved, longest, waves * mean) + sums
 
     def shared_bytes(self, problem: SubmanifoldConv3dWeightsProblem, config: GatherConvWeightsConfig) -> int:
         counts = 4 * (WINDOW // WARP + 1) + 32  # each array begins at 16 bytes

@@ -10,7 +10,8 @@ from typing import TypeVar
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.layouts.batches import one_batch_element
-from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks, shared_memory_fits
+from sparsegen.kernels.layouts.limits import SCHEDULERS, enough_registers, resident_blocks, shared_memory_fits
+from sparsegen.kernels.layouts.loads import step_us
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, PointsProblem
@@ -21,6 +22,9 @@ PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a frag
 START_US = 3.0
 EXTRA_REGISTERS = 64  # registers that a thread needs besides its sums, about
 REACHED = 0.3  # fraction of the tensor cores' rate with gathered rows: on an H200, 64 and 128 channels
+# Fitted to drawn problems on an H200: microseconds until a row has come, mostly from L2, as blocks of other tiles read
+# it too; and those of a warp's product of two fragments, which it loads for it.
+ARRIVED_US, PRODUCT_US = 0.3, 0.006
 
 
 @dataclass(frozen=True)
@@ -78,12 +82,30 @@ class GatheredTiles(Family[P, C]):
     def extent(self, problem: P) -> tuple[int, int]:
         """Rows and columns of the result, as tiles see it."""
 
-    def waves(self, problem: P, config: C, blocks: int, device: Device) -> tuple[int, int]:
-        """Waves of as many blocks as the device holds at once, and blocks that a multiprocessor runs together."""
+    def waves(self, problem: P, config: C, blocks: int, device: Device) -> tuple[float, int]:
+        """Waves of as many blocks as the device holds at once, and blocks that a multiprocessor runs together. Blocks
+        take unlike times, so that a last wave is not a whole one.
+        """
         threads, registers = threads_of(config), sums_of(config) + EXTRA_REGISTERS
         held = resident_blocks(threads, registers, self.shared_bytes(problem, config), device)
-        waves = ceil_div(blocks, held * device.multiprocessors)
+        waves = blocks / (held * device.multiprocessors)
         return waves, min(held, ceil_div(blocks, device.multiprocessors))
+
+    @staticmethod
+    def step_us(problem: P, config: C, loads: Iterable[tuple[int, float]], together: float) -> float:
+        """Estimates microseconds of a step: its loads, and then its products.
+
+        Args:
+            loads: see `layouts.loads.step_us`.
+            together: blocks that a multiprocessor runs at once.
+        """
+        c, dtype, threads = config, problem.dtype, threads_of(config)
+        products = (c.tile_m // c.warps_m // 16) * (c.tile_n // c.warps_n // 8) * c.step * dtype.itemsize / 32
+        if dtype is DType.FLOAT32:
+            products *= 3
+        sharing = max(1.0, threads / WARP * together / SCHEDULERS)  # warps take turns on tensor cores
+        loading = step_us(dtype, loads, threads, c.stages, together, arrived_us=ARRIVED_US)
+        return loading + PRODUCT_US * products * sharing
 
     def fastest(self, problem: P, features: Features, some: Iterable[C], device: Device) -> C:
         """The valid config with the least expected time; the smallest one if none is valid."""
