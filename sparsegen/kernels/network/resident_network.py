@@ -48,7 +48,9 @@ CONFLICTS = {DType.FLOAT32: 1.2, DType.FLOAT16: 1.4, DType.BFLOAT16: 1.4}
 # Cycles that a warp waits, on an H200: for a chunk of weights, from device memory in the first tile and from L2 in
 # later ones; for a slice's places, rows and biases; and in each layer for its first slice and at the barrier.
 COLD_CHUNK_CYCLES, CHUNK_CYCLES, SLICE_CYCLES, LAYER_CYCLES = 420.0, 65.0, 1300.0, 1700.0
-OVERLAP = 4  # exponent of a sum: what warps wait for and what they share hide each other, unless they are alike
+OVERLAP = (
+    4  # exponent of a sum: what warps wait for and what they share hide each other, unless they are alike
+)
 
 
 @dataclass(frozen=True)
