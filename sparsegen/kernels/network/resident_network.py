@@ -223,7 +223,7 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
             waited = max(
                 of_warp * (SLICE_CYCLES + chunks * chunk_cycles), SLICE_CYCLES + longest * chunk_cycles
             )
-            computed = (max(shared, loaded) ** OVERLAP + waited**OVERLAP) ** (1 / OVERLAP)
+            computed: float = (max(shared, loaded) ** OVERLAP + waited**OVERLAP) ** (1 / OVERLAP)
             # What the last slice sends comes behind all others.
             return LAYER_CYCLES + max(computed, sent) + min(computed, sent) / of_warp
 
