@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,8 +21,14 @@ from sparsegen.kernels.layouts.limits import (
 )
 from sparsegen.kernels.layouts.padding import empty_as_padding
 from sparsegen.kernels.network.cluster_network import CLUSTERS, SENT_BYTES_PER_CYCLE, resident_clusters
-from sparsegen.kernels.network.network_family import launch_of, network_constants, offsets_of, stored_values
-from sparsegen.kernels.network.resident_slices import Shape, resident_slices
+from sparsegen.kernels.network.network_family import (
+    first_that_fits,
+    launch_of,
+    network_constants,
+    offsets_of,
+    stored_values,
+)
+from sparsegen.kernels.network.resident_slices import Shape, longest_unshared, resident_slices
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -36,15 +43,14 @@ MOST_NEURONS = 1 << 16  # that 16 bits name
 OTHER_REGISTERS = 48
 PLANE = 8  # inputs of a product
 LANE_INPUTS = 4  # inputs of a lane in float32
-# Instructions of a warp: for a weight of each group in float32, beside one for each input of a lane; for two weights of
-# 16 neurons, and for each plane of them.
-BESIDE_INPUTS = 4.0
-BESIDE_PLANES, OF_A_PLANE = 9.0, 4.0
-# Cycles of shared memory for each that rows at random take at best, and for a weight itself, in float32 (an H200, tiles
-# of 8 and 16 inputs) and in 16 bits.
-CONFLICTS, OF_A_WEIGHT, OF_A_SHORT_WEIGHT = 1.4, 0.12, 0.03
-LAYER_CYCLES = 900.0  # a layer's barrier, and the first weights of its slices
-CLUSTER_LAYER_CYCLES = 1800.0  # the same of clusters
+# Cycles of shared memory for each that rows at random take at best.
+CONFLICTS = {DType.FLOAT32: 1.2, DType.FLOAT16: 1.4, DType.BFLOAT16: 1.4}
+# Cycles that a warp waits, on an H200: for a chunk of weights, from device memory in the first tile and from L2 in
+# later ones; for a slice's places, rows and biases; and in each layer for its first slice and at the barrier.
+COLD_CHUNK_CYCLES, CHUNK_CYCLES, SLICE_CYCLES, LAYER_CYCLES = 420.0, 65.0, 1300.0, 1700.0
+OVERLAP = (
+    4  # exponent of a sum: what warps wait for and what they share hide each other, unless they are alike
+)
 
 
 @dataclass(frozen=True)
@@ -193,45 +199,54 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
     def analytic_us(
         self, problem: SparseNetworkProblem, features: Features, config: ResidentNetworkConfig, device: Device
     ) -> float:
-        """The longest of what shared memory, issue slots and the L2 take, tile after tile."""
+        """Expected time of a block's tiles, one after the other, by what its multiprocessor and its busiest warp do."""
         c, itemsize, rates = config, problem.dtype.itemsize, device.expected_rates
         if not (problem.neurons and problem.m):
             return rates.launch_us
-        edges = problem.m * max(0.0, features.row_mean - BIAS_COLUMNS)
-        clusters = self._clusters(problem, c, device)
-        tiles = ceil_div(ceil_div(problem.n, clusters), c.inputs)
+        shape, clusters = self._shape(problem, c), self._clusters(problem, c, device)
+        slices = ceil_div(problem.neurons, shape.groups)
+        of_warp, of_block = ceil_div(slices, shape.warps), slices / c.cluster
+        weights = max(0.0, features.row_mean - BIAS_COLUMNS)
+        chunks = math.ceil(weights / shape.steps)
+        longest = min(features.row_max, longest_unshared(weights * problem.neurons, shape)) / shape.steps
+        # A chunk's neurons, and its places and weights, which each lane reads.
+        gathered = shape.groups * shape.steps * c.inputs * itemsize * CONFLICTS[problem.dtype]
+        read = WARP * shape.steps * (2 + itemsize) / (1 if itemsize == 4 else 2)
         on_one = min(c.resident_blocks, ceil_div(clusters * c.cluster, device.multiprocessors))
-        shared = CONFLICTS * c.inputs * itemsize / BANK_BYTES
-        if on_tensor_cores(problem):
-            shared += OF_A_SHORT_WEIGHT
-            issued = (BESIDE_PLANES + OF_A_PLANE * c.inputs / PLANE) / 32 / 4
-        else:
-            shared += OF_A_WEIGHT
-            issued = (BESIDE_INPUTS + LANE_INPUTS) / self._shape(problem, c).groups / 4
-        loaded = (2 + itemsize) * device.cycles_per_us / device.l2_bytes_per_us
-        cycles = edges / c.cluster * max(shared, issued, loaded)
-        if c.cluster > 1:
-            sent = problem.m / c.cluster * c.inputs * itemsize * (c.cluster - 1)
-            cycles += sent / SENT_BYTES_PER_CYCLE[c.cluster] + problem.layers * CLUSTER_LAYER_CYCLES
-        else:
-            cycles += problem.layers * LAYER_CYCLES
-        return rates.launch_us + tiles * on_one * cycles / rates.clock_mhz
+        shared = on_one * of_block * chunks * (gathered + read) / BANK_BYTES
+        of_layer = problem.neurons * chunks * shape.steps * (2 + itemsize)
+        loaded = clusters * of_layer * rates.clock_mhz / device.l2_bytes_per_us
+        sent = of_block * shape.groups * c.inputs * itemsize * (c.cluster - 1)
+        sent /= SENT_BYTES_PER_CYCLE.get(c.cluster, 1.0)
+
+        def of_tile(chunk_cycles: float) -> float:
+            waited = max(
+                of_warp * (SLICE_CYCLES + chunks * chunk_cycles), SLICE_CYCLES + longest * chunk_cycles
+            )
+            computed: float = (max(shared, loaded) ** OVERLAP + waited**OVERLAP) ** (1 / OVERLAP)
+            # What the last slice sends comes behind all others.
+            return LAYER_CYCLES + max(computed, sent) + min(computed, sent) / of_warp
+
+        tiles = ceil_div(ceil_div(problem.n, clusters), c.inputs)
+        cycles = of_tile(COLD_CHUNK_CYCLES) + (tiles - 1) * of_tile(CHUNK_CYCLES)
+        return rates.launch_us + problem.layers * cycles / rates.clock_mhz
 
     def heuristic(
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> ResidentNetworkConfig:
-        """The inputs and blocks of a tile that take least time by the model, and as many warps as have neurons."""
+        """The inputs, blocks and warps of a tile that take least time by the model."""
+        # Clusters of four took float32 2.6 times as long as expected.
+        clusters = (1, 2, 4, 8) if on_tensor_cores(problem) else (1, 2, 8)
         configs = [
-            ResidentNetworkConfig(
-                inputs=inputs,
-                warps=next((w for w in (32, 16) if 8 * w * cluster <= problem.neurons), 8),
-                cluster=cluster,
-            )
-            for cluster in (1, 2, 4, 8)
+            ResidentNetworkConfig(inputs, warps, resident_blocks, cluster)
+            for cluster in clusters
+            for warps, resident_blocks in ((32, 1), (16, 2), (16, 1), (8, 1))
             for inputs in INPUTS
+            if cluster == 1 or resident_blocks == 1
         ]
-        fitting = [c for c in configs if self.is_valid(problem, c, device)] or configs[:1]
-        return min(fitting, key=lambda c: self.analytic_us(problem, features, c, device))
+        typical = device.typical_rated
+        configs.sort(key=lambda c: self.analytic_us(problem, features, c, typical))
+        return first_that_fits(configs, lambda c: self.is_valid(problem, c, device))
 
 
 def on_tensor_cores(problem: SparseNetworkProblem) -> bool:

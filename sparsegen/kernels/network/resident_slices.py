@@ -98,6 +98,11 @@ def resident_slices(problem: SparseNetworkProblem, matrix: CsrMatrix, shape: Sha
     )
 
 
+def longest_unshared(weights: float, shape: Shape) -> float:
+    """The weights that a neuron has at most in a slice with others: a warp's share of a layer, or some rounds."""
+    return max(weights / (shape.groups * shape.warps), SHARED_ROUNDS * shape.groups)
+
+
 def _of_layer(
     problem: SparseNetworkProblem, matrix: CsrMatrix, biases: Array, layer: int, shape: Shape
 ) -> ResidentSlices:
@@ -112,8 +117,9 @@ def _of_layer(
 
     # Neurons with about as many weights are in a slice; those with so many that a warp had more than its share of the
     # layer have one for themselves.
-    share = max(lengths.sum() / (groups * shape.warps), SHARED_ROUNDS * groups)
-    is_long = lengths > share if groups > 1 else np.zeros(count, dtype=bool)
+    is_long = (
+        lengths > longest_unshared(float(lengths.sum()), shape) if groups > 1 else np.zeros(count, dtype=bool)
+    )
     order = np.concatenate((np.flatnonzero(is_long), _in_teams(row, columns, lengths, ~is_long, shape)))
     shared = int(is_long.sum())
     slices = shared + ceil_div(count - shared, groups)

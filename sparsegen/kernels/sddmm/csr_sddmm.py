@@ -11,6 +11,7 @@ from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants
+from sparsegen.kernels.layouts.limits import THREADS_PER_MULTIPROCESSOR
 from sparsegen.kernels.layouts.loads import widest_vector
 from sparsegen.kernels.layouts.rows import align_runs
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -18,15 +19,17 @@ from sparsegen.kernels.sddmm.sampled import VALUES, SampledProduct
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
 from sparsegen.operators import DType, SddmmProblem
+from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 STATIC_SHARED_BYTES = 48 * 1024
 REGISTERS = 208  # registers for sums and elements in flight; addresses and counters take the rest of 255
-# Fitted, in a multiprocessor's cycles: for a product, and for a strip; rows of ``m`` end with half a strip.
-START_US = 1.1
-PRODUCT_CYCLES = {DType.FLOAT32: 0.087, DType.FLOAT16: 0.048, DType.BFLOAT16: 0.048}
-STRIP_CYCLES = 2.5
-MOVES = 1.8  # multiple of the time for the least traffic
+START_US = 0.84
+# Fitted, in a multiprocessor's cycles: for a warp's load of B, for each 128 bytes of it, for a strip (rows of ``m`` end
+# with half a strip), and those that a batch waits, beside others.
+LOAD_CYCLES, LINE_CYCLES, STRIP_CYCLES, BATCH_CYCLES = 4.8, 1.0, 10.7, 52.0
+MOVES = 2.25  # multiple of the time for the least traffic
+LINE_BYTES = 128
 FILLING_BLOCKS = 4  # blocks for each multiprocessor: fewer leave some of them idle
 
 
@@ -159,10 +162,23 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
     ) -> float:
         c, rates = config, device.expected_rates
         strips = self._strips(features, c)
-        products = features.nnz * problem.k
-        cycles = problem.batch * (products * PRODUCT_CYCLES[problem.dtype] + strips * STRIP_CYCLES)
+        steps = ceil_div(problem.k, c.threads_per_strip * c.vector_width * c.unroll_k)
+        loads = features.nnz * steps * c.unroll_k * c.threads_per_strip / WARP
+        lines = WARP * c.vector_width * problem.dtype.itemsize / LINE_BYTES
+        cycles = problem.batch * (loads * (LOAD_CYCLES + lines * LINE_CYCLES) + strips * STRIP_CYCLES)
+        resident = device.multiprocessors * (
+            THREADS_PER_MULTIPROCESSOR // c.threads_per_strip
+        )  # strips at a time
+        waves = max(1.0, problem.batch * strips / resident)
+        waited = waves * steps * c.unroll_k * c.strip / c.batch * BATCH_CYCLES
         moved = MOVES * problem.cost(features.nnz).bytes
-        return rates.launch_us + START_US + cycles / device.cycles_per_us + moved / rates.copy_bytes_per_us
+        return (
+            rates.launch_us
+            + START_US
+            + cycles / device.cycles_per_us
+            + waited / rates.clock_mhz
+            + moved / rates.copy_bytes_per_us
+        )
 
     @staticmethod
     def _strips(features: Features, config: CsrSddmmConfig) -> float:

@@ -12,24 +12,35 @@ from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants
-from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels.layouts.limits import (
+    enough_registers,
+    resident_blocks,
+    resident_blocks_fit,
+    shared_memory_fits,
+)
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, threads_of
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.sddmm.panels import Panels, expected_tiles
 from sparsegen.kernels.sddmm.sampled import VALUES, SampledProduct
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import MAX_INDEX, Array, CsrMatrix
-from sparsegen.operators import DType, SddmmProblem
+from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
 PITCH_PADDING = 8  # floats of a row of results in shared memory
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions
-# Fraction of the tensor cores' rate.
-PRODUCTS = {DType.FLOAT32: 0.356, DType.FLOAT16: 0.322, DType.BFLOAT16: 0.322}
-START_US = 1.8
-REMAINS, MOVES = 0.8, 1.2
-PLACE_CYCLES = 0.13  # cycles for each place of a tile, whatever k: lists, and the way through shared memory
+# Fractions of the tensor cores' rate, and a multiprocessor's cycles for each place of a tile, whatever k.
+PRODUCTS = {DType.FLOAT32: 0.43, DType.FLOAT16: 0.6, DType.BFLOAT16: 0.6}
+PLACE_CYCLES = 0.033
+LOADS = 0.8  # of the time that L2 takes for rows
+START_US = 0.84
+MOVES = 1.36  # multiple of the memory's time for the least traffic
+# Cycles that a block waits: for its lists and first rows, and for a step along k, over the steps on their way.
+BLOCK_CYCLES, STEP_CYCLES = 2200.0, 320.0
+# And in each thread: for a nonzero, for the value that scales it, and for an element of a row that is not aligned.
+NONZERO_CYCLES, SCALE_CYCLES, UNALIGNED_CYCLES = 97.0, 310.0, 71.0
+USUAL_REGISTERS = 128  # of a thread, unless more blocks are to be resident
 
 
 @dataclass(frozen=True)
@@ -66,9 +77,11 @@ SHAPES = tuple(
     for tile_m, tile_n, warps_m, warps_n in (
         (128, 128, 2, 4),
         (64, 128, 2, 2),
+        (64, 64, 4, 2),
         (64, 64, 2, 2),
         (32, 128, 1, 4),
         (32, 64, 1, 4),
+        (32, 32, 2, 1),
         (16, 128, 1, 4),
         (16, 64, 1, 2),
     )
@@ -141,6 +154,10 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         )
 
     @staticmethod
+    def _is_aligned(problem: SddmmProblem) -> bool:
+        return problem.k * problem.dtype.itemsize % 16 == 0
+
+    @staticmethod
     def _shared_bytes(problem: SddmmProblem, config: MmaSddmmConfig) -> int:
         """The stages, or the results that are staged after them; and the rows' shifts."""
         c = config
@@ -167,7 +184,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
             "dtype": problem.dtype.value,
             "epilogue": problem.epilogue.value,
             "divides_k": problem.k % config.tile_k == 0,
-            "aligned": problem.k * problem.dtype.itemsize % 16 == 0,
+            "aligned": self._is_aligned(problem),
             **batch_constants(problem),
         }
 
@@ -202,45 +219,59 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
     def analytic_us(
         self, problem: SddmmProblem, features: Features, config: MmaSddmmConfig, device: Device
     ) -> float:
-        rates = device.expected_rates
-        tiles = self._microseconds(problem, features, config, device)
-        moved = MOVES * problem.cost(features.nnz).bytes
-        return rates.launch_us + START_US + REMAINS * tiles + moved / rates.copy_bytes_per_us
+        """Expected time of the fullest multiprocessor, if L2 does not take longer: its products and places, and what
+        blocks wait for, one after the other.
+        """
+        c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
+        tiles = problem.batch * max(1.0, expected_tiles(features, c.tile_m, c.tile_n))
+        threads, places = threads_of(c), c.tile_m * c.tile_n
+        whole = (
+            ceil_div(math.ceil(tiles), device.multiprocessors) * device.multiprocessors
+        )  # as many for each one
+        row = round_up(problem.k * itemsize, 64) // itemsize
+        tensor_cores = PRODUCTS[problem.dtype] * rates.tensor_products_per_us(problem.dtype)
+        computed = whole * places * (row / tensor_cores + PLACE_CYCLES / device.cycles_per_us)
+        loaded = LOADS * whole * row * itemsize * (c.tile_m + c.tile_n) / device.l2_bytes_per_us
 
-    @staticmethod
-    def _microseconds(
-        problem: SddmmProblem, features: Features, config: MmaSddmmConfig, device: Device
-    ) -> float:
-        """Expected time of the tiles; too few for the multiprocessors take as long as enough of them."""
-        c = config
-        products = PRODUCTS[problem.dtype] * device.expected_rates.tensor_products_per_us(problem.dtype)
-        moved = (c.tile_m + c.tile_n) * problem.dtype.itemsize / device.l2_bytes_per_us
-        row = round_up(problem.k * problem.dtype.itemsize, 64) // problem.dtype.itemsize
-        places = c.tile_m * c.tile_n
-        of_tile = row * max(places / products, moved) + places * PLACE_CYCLES / device.cycles_per_us
-        tiles = problem.batch * expected_tiles(features, c.tile_m, c.tile_n)
-        return max(tiles, device.multiprocessors) * of_tile
+        scaling = SCALE_CYCLES if problem.epilogue is SddmmEpilogue.SCALE else 0.0
+        of_thread = problem.batch * features.nnz / tiles / threads * (NONZERO_CYCLES + scaling)
+        if not self._is_aligned(problem):
+            of_thread += row * (c.tile_m + c.tile_n) / threads * UNALIGNED_CYCLES
+        steps = ceil_div(problem.k, c.tile_k) / (c.stages - 1)
+        fitting = resident_blocks(threads, USUAL_REGISTERS, self._shared_bytes(problem, c), device)
+        turns = math.ceil(tiles / (device.multiprocessors * max(fitting, c.resident_blocks)))
+        waited = turns * (BLOCK_CYCLES + steps * STEP_CYCLES + of_thread) / rates.clock_mhz
+        moved = MOVES * problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
+        return rates.launch_us + START_US + max(computed + waited, loaded) + moved
 
     def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> MmaSddmmConfig:
-        """The shape that should be fastest, with stages as k needs them."""
-        typical = device.typical
-        shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, typical))
-        itemsize = problem.dtype.itemsize
-        tile_k = (64 if problem.k * itemsize <= 64 else 128) // itemsize
-        for shape in shapes:
-            tiles = max(1.0, expected_tiles(features, shape.tile_m, shape.tile_n))
-            share = features.nnz / (tiles * threads_of(shape))  # a tile's nonzeros for each thread
-            for resident_blocks in (2, 1):
-                config = replace(
-                    shape,
-                    tile_k=tile_k,
-                    stages=2 if problem.k <= tile_k else 3,
-                    step=next((step for step in (2, 4) if share <= step), 8),
-                    resident_blocks=resident_blocks,
-                )
-                if self.is_valid(problem, config, device):
-                    return config
-        return replace(SHAPES[-1], tile_k=tile_k, stages=2)
+        """The shape, stages and blocks that should be fastest."""
+        typical, itemsize = device.typical_rated, problem.dtype.itemsize
+        short, wide = 64 // itemsize, 128 // itemsize
+        widths = (short,) if problem.k <= short else (wide, short)
+        configs = [
+            replace(
+                shape,
+                tile_k=tile_k,
+                stages=min(stages, 1 + max(1, ceil_div(problem.k, tile_k))),
+                step=self._step(problem, features, shape),
+                resident_blocks=resident,
+            )
+            for shape in SHAPES
+            for resident in (2, 1)
+            for tile_k in widths
+            for stages in (3, 2)
+        ]
+        configs.sort(key=lambda c: self.analytic_us(problem, features, c, typical))
+        valid = (c for c in configs if self.is_valid(problem, c, device))
+        return next(valid, replace(SHAPES[-1], tile_k=short, stages=2))
+
+    @staticmethod
+    def _step(problem: SddmmProblem, features: Features, config: MmaSddmmConfig) -> int:
+        """Nonzeros whose places are loaded together: as many as a thread has, at most 8."""
+        tiles = max(1.0, expected_tiles(features, config.tile_m, config.tile_n))
+        share = features.nnz / (tiles * threads_of(config))
+        return next((step for step in (2, 4) if share <= step), 8)
 
 
 def _interleaved(panels: Panels, batch: int) -> tuple[Array, Array]:

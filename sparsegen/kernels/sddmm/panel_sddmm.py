@@ -25,7 +25,7 @@ from sparsegen.kernels.sddmm.panel_tasks import Groups
 from sparsegen.kernels.sddmm.sampled import VALUES, SampledProduct
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import DType, SddmmProblem
+from sparsegen.operators import DType, SddmmEpilogue, SddmmProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
@@ -44,6 +44,12 @@ START_US = 2.2
 # result over how many are stored side by side, for a warp's step, and until it has its next tasks.
 ROW_CYCLES, PRODUCT_CYCLES, STORE_CYCLES, STEP_CYCLES, TASK_CYCLES = 0.91, 0.156, 0.58, 6.6, 23.0
 MOVES = 1.25  # multiple of the memory's time for the least traffic
+# For 32 elements that are loaded one by one, where rows are not aligned, and for 32 values that scale results.
+UNALIGNED_CYCLES, SCALE_CYCLES = 4.0, 65.0
+# Time of subwarps that read rows at random over that of one, by the places in 128 bytes where rows may begin: as many
+# subwarps meet there as the fullest of as many boxes has of as many balls.
+MEETING = {1: 1.0, 2: 1.5, 4: 2.1}
+SKEW = 4.0  # deviations by which the fullest panel has more nonzeros than the mean; columns are as uneven as rows
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,10 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         """Bytes of a row of B in shared memory, with the zeros behind its end."""
         return self._chunks(problem, config) * config.threads_per_strip * CHUNK_BYTES
 
+    @staticmethod
+    def _is_aligned(problem: SddmmProblem) -> bool:
+        return problem.k * problem.dtype.itemsize % CHUNK_BYTES == 0
+
     def _shared_bytes(self, problem: SddmmProblem, config: PanelSddmmConfig) -> int:
         return config.panel_n * self._row_bytes(problem, config)
 
@@ -170,7 +180,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
             "epilogue": problem.epilogue.value,
             "chunks": self._chunks(problem, config),
             "whole_rows": problem.k * itemsize == self._row_bytes(problem, config),
-            "aligned": problem.k * itemsize % CHUNK_BYTES == 0,
+            "aligned": self._is_aligned(problem),
             **batch_constants(problem),
         }
 
@@ -245,13 +255,18 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         nonzeros = problem.batch * features.nnz + tasks * (c.strip - 1) / 2
         row_bytes, subwarps = self._row_bytes(problem, c), WARP // c.threads_per_strip
         per_product = 1 if problem.dtype is DType.FLOAT32 else 2  # a conversion comes first
+        begins = BANK_BYTES // max(math.gcd(row_bytes, BANK_BYTES), CHUNK_BYTES * min(8, c.threads_per_strip))
+        elements = row_bytes / problem.dtype.itemsize / WARP
         cycles = nonzeros * (
-            ROW_CYCLES * row_bytes / BANK_BYTES
-            + PRODUCT_CYCLES * per_product * row_bytes / problem.dtype.itemsize / WARP
+            ROW_CYCLES * MEETING[begins] * row_bytes / BANK_BYTES
+            + PRODUCT_CYCLES * per_product * elements
+            + (SCALE_CYCLES / WARP if problem.epilogue is SddmmEpilogue.SCALE else 0.0)
             + STORE_CYCLES / min(c.strip, c.threads_per_strip)
             + STEP_CYCLES / (subwarps * c.strip)
         )
         cycles += tasks / subwarps * TASK_CYCLES
+        if not self._is_aligned(problem):
+            cycles += tasks * elements * UNALIGNED_CYCLES
         blocks_per_panel = self._blocks_per_panel(problem, c, device.multiprocessors)
         blocks = panels * problem.batch * blocks_per_panel
         places = c.resident_blocks * device.multiprocessors
@@ -264,6 +279,7 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
             panels * problem.batch * min(blocks_per_panel, math.ceil(tasks_per_panel / (subwarps * c.warps)))
         )
         idle *= max(1.0, device.multiprocessors / max(1, busy))
+        idle *= 1 + SKEW * features.row_cov / math.sqrt(c.panel_n)
         return idle * cycles / device.cycles_per_us
 
     @staticmethod

@@ -11,6 +11,9 @@ from sparsegen.matrix.features import BLOCK, GRID_PER_NONZERO, Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.integers import ceil_div
 
+FILL_STEPS = 8  # of a fixed point
+NEARLY_FULL = 1 - 1e-9  # below 1, which has no logarithm of what is left
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panels:
@@ -111,15 +114,14 @@ def used_columns(panel: Array, column: Array, panels: int, n: int) -> tuple[Arra
 def expected_tiles(features: Features, height: int, width: int) -> float:
     """About how many tiles `Panels.of` makes, from features.
 
-    Within the blocks that hold a nonzero, the others are taken to lie anywhere. The columns that 16 rows use are taken
-    to lie anywhere too, as far as blocks are empty; as far as they are full, for those that the next 16 rows use, as
-    in a band or in larger blocks. Full blocks of 16 that are scattered make more tiles.
+    The nonzeros are taken to lie anywhere in a part of each row that holds as many blocks as hold one, and rows side by
+    side to have the same part, as in a band or in large blocks. Small full blocks that are scattered make more tiles.
     """
     if not features.nnz:
         return 0.0
-    fill = features.block_fill
-    in_strip = fill / (1 - math.pow(1 - fill, BLOCK))  # fill of the columns used by 16 rows
-    share = min(1.0, features.row_mean / (in_strip * features.k))
-    unlike = 1 + (height / BLOCK - 1) * (1 - fill)
-    columns = features.k * (1 - math.pow(1 - share, unlike))
+    filled = features.block_fill  # of the part: blocks there that hold no nonzero make theirs seem fuller
+    for _ in range(FILL_STEPS):
+        filled = features.block_fill * -math.expm1(BLOCK * BLOCK * math.log1p(-min(filled, NEARLY_FULL)))
+    part = min(float(features.k), features.row_mean / filled)
+    columns = part * -math.expm1(height * math.log1p(-min(features.row_mean / part, NEARLY_FULL)))
     return ceil_div(features.m, height) * max(1, math.ceil(columns / width))

@@ -35,6 +35,7 @@ from sparsegen.kernels.spmm.gather_time import (
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
+from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 
@@ -94,13 +95,13 @@ COSTS = by_dtype(  # of 16-bit elements, of float32
 FAR_NONZERO_CYCLES, MANY_ROWS = 36.6, 16384  # cycles of a nonzero in flight, if B has more rows than this
 UNROLLED = 8  # nonzeros whose loads of B a thread has on their way at once
 ADDRESS_REGISTERS = 24  # registers of a thread besides sums and these
-# Likewise for a column-major B, whose loads are strided: for a product; to begin a row of a tile; to add up what
-# subwarps that share a row hold, for each column; for a nonzero of the longest row or rows; and multiples of the
-# L2's time for A and of the memory's for B.
-STRIDED_START_US = 1.4
-STRIDED_PRODUCT_CYCLES, STRIDED_ROW_CYCLES, STRIDED_SUM_CYCLES = 1.08, 56.0, 0.25
-STRIDED_NONZERO_CYCLES, STRIDED_FAR_NONZERO_CYCLES = 52.0, 117.0
-STRIDED_LOADS_OF_A, STRIDED_LOADS_OF_B = 1.9, 20.0
+# Likewise for a column-major B: for a line of it, of which a warp's load meets as many as a row has threads, as
+# neighbouring rows meet in lines; to add up what subwarps that share a row hold, for each column; for a nonzero of the
+# longest row or rows; and multiples of the L2's time for A.
+STRIDED_START_US = 1.9
+STRIDED_LINE_CYCLES, STRIDED_SUM_CYCLES = 1.08, 1.7
+STRIDED_NONZERO_CYCLES, STRIDED_FAR_NONZERO_CYCLES = 66.0, 117.0
+STRIDED_LOADS_OF_A = 1.65
 MARGIN = 256  # columns past n that a partial tile may compute addresses for
 
 
@@ -359,8 +360,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
     ) -> float:
         c, rates = config, device.expected_rates
         tiles = ceil_div(problem.n, c.tile_n)
-        cycles = features.nnz * tiles * c.tile_n * STRIDED_PRODUCT_CYCLES
-        cycles += problem.m * tiles * STRIDED_ROW_CYCLES
+        cycles = features.nnz * problem.n * c.threads_per_row / WARP * STRIDED_LINE_CYCLES
         if c.row_splits > 1:
             cycles += problem.m * tiles * c.tile_n * c.row_splits * STRIDED_SUM_CYCLES
         read = STRIDED_LOADS_OF_A * features.nnz * tiles * (problem.dtype.itemsize + c.index_bits // 8)
@@ -369,20 +369,18 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         turns = ceil_div(blocks, resident * device.multiprocessors)
         longest = max(features.row_max, turns * features.row_mean) / c.row_splits
         longest *= STRIDED_FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else STRIDED_NONZERO_CYCLES
-        loaded = STRIDED_LOADS_OF_B * min(problem.k, features.nnz) * problem.n * problem.dtype.itemsize
         return (
             rates.launch_us
             + STRIDED_START_US
-            + problem.batch * work_us(cycles, read, loaded, device)
+            + problem.batch * work_us(cycles, read, 0.0, device)
             + longest / rates.clock_mhz
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
-        """The tile and the splits are those that should be fastest; of a column-major B a rule gives them."""
-        if problem.layout is Layout.COLUMN:
-            return self._strided(problem, features, device)
+        """The tile and the splits that should be fastest."""
         typical = device.typical_rated
-        return min(self._row_major(problem), key=lambda c: self.analytic_us(problem, features, c, typical))
+        configs = self._strided(problem) if problem.layout is Layout.COLUMN else self._row_major(problem)
+        return min(configs, key=lambda c: self.analytic_us(problem, features, c, typical))
 
     def _row_major(self, problem: SpmmProblem) -> Iterator[CsrSpmmConfig]:
         """Blocks of 128 threads, each with a vector of B in hand: other tunables make a difference of 1 %."""
@@ -433,27 +431,19 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         return (published,)
 
     @staticmethod
-    def _strided(problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
-        tile_n = min(64, max(8, 1 << (problem.n - 1).bit_length()))
-        threads_per_row = tile_n // 2
-        # A grid that leaves multiprocessors idle gains from splitting rows.
-        blocks = max(1, problem.batch * problem.m * ceil_div(problem.n, tile_n) * threads_per_row // 128)
-        row_splits = 1
-        while (
-            row_splits < 8
-            and blocks * row_splits < 4 * device.multiprocessors
-            and features.row_mean > 32 * row_splits
-        ):
-            row_splits *= 2
-        return CsrSpmmConfig(
-            tile_n=tile_n,
-            threads_per_row=threads_per_row,
-            rows_per_block=max(1, 128 // (threads_per_row * row_splits)),
-            row_splits=row_splits,
-            dense_vector_width=1,
-            prescale_indices=False,
-            index_bits=32,
-        )
+    def _strided(problem: SpmmProblem) -> Iterator[CsrSpmmConfig]:
+        for tile_n, row_splits in itertools.product((8, 16, 32, 64), (1, 2, 4, 8)):
+            if tile_n == 8 or tile_n < 2 * problem.n:
+                threads_per_row = tile_n // 2
+                yield CsrSpmmConfig(
+                    tile_n=tile_n,
+                    threads_per_row=threads_per_row,
+                    rows_per_block=max(1, 128 // (threads_per_row * row_splits)),
+                    row_splits=row_splits,
+                    dense_vector_width=1,
+                    prescale_indices=False,
+                    index_bits=32,
+                )
 
 
 FAMILY = CsrSpmm()
