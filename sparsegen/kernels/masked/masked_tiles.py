@@ -8,29 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
-from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks, shared_memory_fits
 from sparsegen.kernels.layouts.loads import LEAST_ASYNC, LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
+from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
+from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import (
-    DsdProblem,
-    DsdTransposedProblem,
-    DType,
-    FactorType,
-    Layout,
-    MaskedProblem,
-    Rest,
-    SddProblem,
-)
+from sparsegen.operators import DsdProblem, DType, FactorType, MaskedProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
@@ -53,82 +45,6 @@ BEGUN_US = (
 SHORT_STEP = 0.75
 TF32_PRODUCTS = 3  # products that `tensor_products_per_us` assumes for a float32 product, which is one here
 EXTRA_REGISTERS = 64  # registers that a thread needs besides its sums, about
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A masked product as A · B.
-
-    Attributes:
-        rows, columns, inner: the result's rows and columns, and the length of the contraction.
-        row_block, inner_block: the sides of a mask block along the result's rows and along the contraction; in a
-            sampled product, the second one is along the result's columns.
-        a_by_inner, b_by_inner: true if A and B are contiguous along the contraction.
-        samples: true if the mask covers the result.
-        transposes: true if the mask's columns correspond to the result's rows.
-        by_columns: true if the result is stored in column-major order.
-        fills: true if dead blocks of a sampled result are filled with zeros, not left as they were.
-    """
-
-    rows: int
-    columns: int
-    inner: int
-    row_block: int
-    inner_block: int
-    a_by_inner: bool
-    b_by_inner: bool
-    samples: bool = False
-    transposes: bool = False
-    by_columns: bool = False
-    fills: bool = True
-
-    @classmethod
-    def of(cls, problem: MaskedProblem) -> Side:
-        """An operator's problem as a product."""
-        p, block = problem, problem.block
-        if isinstance(p, DsdProblem):
-            return cls(p.m, p.n, p.k, block.rows, block.columns, True, p.w_layout is Layout.COLUMN)
-        if isinstance(p, SddProblem):
-            by_inner = p.w_layout is Layout.ROW
-            fills = p.rest is Rest.FILLED
-            return cls(p.m, p.k, p.n, block.rows, block.columns, True, by_inner, samples=True, fills=fills)
-        assert isinstance(p, DsdTransposedProblem)
-        by_columns = p.y_layout is Layout.COLUMN
-        return cls(
-            p.k, p.n, p.m, block.columns, block.rows, False, False, transposes=True, by_columns=by_columns
-        )
-
-    @property
-    def constants(self) -> dict[str, Value]:
-        """Returns the constants of every template: block sizes of the mask, and the orientation of A and B."""
-        return {
-            "row_block": self.row_block,
-            "inner_block": self.inner_block,
-            "a_by_inner": self.a_by_inner,
-            "b_by_inner": self.b_by_inner,
-        }
-
-    @property
-    def mask_rows(self) -> int:
-        """The number of mask blocks along the result's rows."""
-        return ceil_div(self.rows, self.row_block)
-
-
-@dataclass(frozen=True)
-class MaskedTilesConfig(Config):
-    """One point of the tuning space of the `MaskedTiles` families."""
-
-    tile_m: int = tunable(128, (32, 64, 128), "rows of the result per thread block")
-    tile_n: int = tunable(128, (32, 64, 128, 256), "columns of the result per thread block")
-    step: int = tunable(32, (16, 32, 64), "elements of the contraction per pipeline stage")
-    warps_m: int = tunable(2, (1, 2, 4), "warps side by side along the rows")
-    warps_n: int = tunable(4, (1, 2, 4), "warps side by side along the columns")
-    stages: int = tunable(3, (2, 3, 4, 5), "pipeline stages in shared memory")
-    ahead: bool = tunable(
-        False,
-        (False, True),
-        "fragments are loaded, and copies begun, between the products of a step, not before them",
-    )
 
 
 P = TypeVar("P", bound=MaskedProblem)
