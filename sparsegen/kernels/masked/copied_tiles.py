@@ -30,7 +30,7 @@ from sparsegen.kernels.layouts.copied_ring import (
     ring_constraints,
     walk_constraint,
 )
-from sparsegen.kernels.masked.masked_tiles import TF32_PRODUCTS
+from sparsegen.kernels.masked.masked_tiles_time import TF32_PRODUCTS
 from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
