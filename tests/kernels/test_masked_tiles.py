@@ -67,11 +67,11 @@ def test_predictions_are_near_what_an_h100_took(
     [
         (square(DsdProblem, 4096), (128, 256, 64, 3, True)),
         (square(DsdTransposedProblem, 2048), (128, 128, 64, 3, True)),
-        (square(DsdProblem, 4096, 32), (64, 256, 32, 4, True)),
+        (square(DsdProblem, 4096, 32), (64, 256, 32, 3, True)),
         (square(SddProblem, 4096), (128, 128, 64, 3, True)),
         (square(SddProblem, 4096, 32), (128, 256, 64, 3, True)),
-        (square(DsdProblem, 1024, 16), (64, 128, 16, 5, False)),
-        (TF32, (128, 128, 16, 3, False)),
+        (square(DsdProblem, 1024, 16), (64, 64, 64, 3, True)),
+        (TF32, (128, 128, 32, 3, False)),
     ],
     ids=str,
 )
@@ -85,13 +85,22 @@ def test_tiles_to_start_with(problem: MaskedProblem, tiles: tuple[int, int, int,
 
 
 @pytest.mark.parametrize("of", [DsdProblem, DsdTransposedProblem, SddProblem])
-@pytest.mark.parametrize("size", [1024, 2048, 4096, 8192])
-@pytest.mark.parametrize("density", [1, 0.95, 0.8, 0.5, 0.1])
+@pytest.mark.parametrize(
+    ("size", "density"),
+    [
+        (size, density)
+        for size in (1024, 2048, 4096, 8192)
+        for density in (1, 0.95, 0.8, 0.5, 0.1)
+        if size * density > 200
+    ],
+)
 @pytest.mark.parametrize("block", [128, 64])
 def test_the_copy_engine_s_families_are_taken_where_they_compute(
     of: type[MaskedProblem], size: int, density: float, block: int
 ) -> None:
-    """An H100 took 1.4 to 2.2 times as long with `mma.sync` wherever both were measured."""
+    """An H100 took 1.4 to 2.2 times as long with `mma.sync` wherever both were measured. With less than these, both
+    are expected to take some 8 µs, half of them for the launch.
+    """
     problem = square(of, size, block, density)
     features = problem.features(problem.without_pattern)
     computing = [f for f in families_of(problem.operator) if f.computes(problem)]

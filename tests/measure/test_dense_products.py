@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparsegen.kernels.masked.masked_tiles import Side
+from sparsegen.kernels.masked.side import Side
 from sparsegen.matrix.block_mask import BlockMask
 from sparsegen.measure.baselines import cublas
 from sparsegen.operators import DsdProblem, DsdTransposedProblem, Layout, MaskedProblem, SddProblem

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparsegen.bench.baseline.workbench import ResultBuffer, Workbench
-from sparsegen.kernels.masked.masked_tiles import Side
+from sparsegen.kernels.masked.side import Side
 from sparsegen.measure.baselines.cublas import ByColumns
 from sparsegen.operators import MaskedProblem, SddProblem
 from sparsegen.system.numpy_types import Array

@@ -14,7 +14,7 @@ from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._live_blocks import live_alone
 from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, to_tensor, wait
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.masked.masked_tiles import Side
+from sparsegen.kernels.masked.side import Side
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, FactorType, MaskedProblem, Problem, SddProblem
 from sparsegen.system.numpy_types import Array

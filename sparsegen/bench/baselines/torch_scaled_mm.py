@@ -18,7 +18,7 @@ from sparsegen.bench.baselines._torch import (
     to_tensor,
 )
 from sparsegen.bench.results.results import Kind
-from sparsegen.kernels.masked.masked_tiles import Side
+from sparsegen.kernels.masked.side import Side
 from sparsegen.matrix.features import Features
 from sparsegen.operators import FactorType, MaskedProblem, Problem, SddProblem
 

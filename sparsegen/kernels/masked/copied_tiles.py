@@ -30,7 +30,8 @@ from sparsegen.kernels.layouts.copied_ring import (
     ring_constraints,
     walk_constraint,
 )
-from sparsegen.kernels.masked.masked_tiles import TF32_PRODUCTS, Side
+from sparsegen.kernels.masked.masked_tiles_time import TF32_PRODUCTS
+from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
@@ -48,6 +49,7 @@ KEPT = 0.5  # fraction of the L2 for the rows of A that a group of tiles reads a
 # Measured on an H200 (14 products with half of the blocks live): the fraction of multiprocessors with tiles below which
 # these are faster, by what factor, and that of tiles that blocks share.
 IDLE, ALONE, TOGETHER = 0.9, 1.4, 0.8
+COUNTED_US = 0.8  # a sampled product counts all rows' live blocks before it knows its first tile
 WRITTEN, ADDED = (
     13,
     39,
@@ -256,11 +258,11 @@ class CopiedTiles(Family[P, C]):
             rate *= TF32_PRODUCTS
         rate *= TOGETHER if shared else ALONE if is_idle else 1.0
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
-        sums = 0.0
+        begun, sums = START_US + (COUNTED_US if side.samples else 0.0), 0.0
         if shared:  # a block writes parts of two tiles, and adds up those of one
             of_part = TILE_M * c.tile_n * DType.FLOAT32.itemsize
             sums = of_part * (2 / WRITTEN + (1 + 1 / min(1.0, rounds)) / ADDED) / rates.clock_mhz
-        return rates.launch_us + START_US + max(moved, rounds * (TILE_US + each / rate)) + sums
+        return rates.launch_us + begun + max(moved, rounds * (TILE_US + each / rate)) + sums
 
     def _leaves_l2(self, problem: P, raster: int, device: Device) -> bool:
         """True if the rows of A for ``raster`` row tiles take too much of the L2 to stay there."""

@@ -6,148 +6,51 @@ an operator's problem as such a product.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
-from sparsegen.kernels.config import Config, Value, tunable
+from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
-from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks, shared_memory_fits
-from sparsegen.kernels.layouts.loads import LEAST_ASYNC, LOAD_BYTES, step_us, widest_vector
+from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.loads import LEAST_ASYNC, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
+from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
+from sparsegen.kernels.masked.masked_tiles_time import PRODUCT_BYTES, tiles_us
+from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.operators import (
-    DsdProblem,
-    DsdTransposedProblem,
-    DType,
-    FactorType,
-    Layout,
-    MaskedProblem,
-    Rest,
-    SddProblem,
-)
+from sparsegen.operators import DsdProblem, DType, FactorType, MaskedProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 PITCH_BYTES = (
     16  # padding of each row in shared memory, so that the rows of a fragment are in different banks
 )
-PRODUCT_BYTES = 32  # bytes of the contraction in one tensor-core instruction
-# Fitted on an H100, 2026-11-23 (89 times of float16 and TF32 at 1024³ to 4096³; standard deviation 11 %): microseconds
-# of the kernel's start; the share of the tensor cores' rate that blocks reach together; microseconds from a stage's
-# load to its use, of which each stage on its way hides a part; and bytes that a multiprocessor copies in a cycle.
-START_US = 2.5
-REACHED = 0.46
-ARRIVAL_US = 0.31
-COPIED_PER_CYCLE = 21.0
-BEGUN_US = (
-    0.014  # microseconds of a thread's load of few bytes, whose place is known from step to step: on an H200
-)
-# Measured on an H200 (20 times with blocks of 16, 2026-11-29): the fraction of that speed which steps of one
-# instruction reach, between whose loads and products nothing else runs.
-SHORT_STEP = 0.75
-TF32_PRODUCTS = 3  # products that `tensor_products_per_us` assumes for a float32 product, which is one here
 EXTRA_REGISTERS = 64  # registers that a thread needs besides its sums, about
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A masked product as A · B.
-
-    Attributes:
-        rows, columns, inner: the result's rows and columns, and the length of the contraction.
-        row_block, inner_block: the sides of a mask block along the result's rows and along the contraction; in a
-            sampled product, the second one is along the result's columns.
-        a_by_inner, b_by_inner: true if A and B are contiguous along the contraction.
-        samples: true if the mask covers the result.
-        transposes: true if the mask's columns correspond to the result's rows.
-        by_columns: true if the result is stored in column-major order.
-        fills: true if dead blocks of a sampled result are filled with zeros, not left as they were.
-    """
-
-    rows: int
-    columns: int
-    inner: int
-    row_block: int
-    inner_block: int
-    a_by_inner: bool
-    b_by_inner: bool
-    samples: bool = False
-    transposes: bool = False
-    by_columns: bool = False
-    fills: bool = True
-
-    @classmethod
-    def of(cls, problem: MaskedProblem) -> Side:
-        """An operator's problem as a product."""
-        p, block = problem, problem.block
-        if isinstance(p, DsdProblem):
-            return cls(p.m, p.n, p.k, block.rows, block.columns, True, p.w_layout is Layout.COLUMN)
-        if isinstance(p, SddProblem):
-            by_inner = p.w_layout is Layout.ROW
-            fills = p.rest is Rest.FILLED
-            return cls(p.m, p.k, p.n, block.rows, block.columns, True, by_inner, samples=True, fills=fills)
-        assert isinstance(p, DsdTransposedProblem)
-        by_columns = p.y_layout is Layout.COLUMN
-        return cls(
-            p.k, p.n, p.m, block.columns, block.rows, False, False, transposes=True, by_columns=by_columns
-        )
-
-    @property
-    def constants(self) -> dict[str, Value]:
-        """Returns the constants of every template: block sizes of the mask, and the orientation of A and B."""
-        return {
-            "row_block": self.row_block,
-            "inner_block": self.inner_block,
-            "a_by_inner": self.a_by_inner,
-            "b_by_inner": self.b_by_inner,
-        }
-
-    @property
-    def mask_rows(self) -> int:
-        """The number of mask blocks along the result's rows."""
-        return ceil_div(self.rows, self.row_block)
-
-
-@dataclass(frozen=True)
-class MaskedTilesConfig(Config):
-    """One point of the tuning space of the `MaskedTiles` families."""
-
-    tile_m: int = tunable(128, (32, 64, 128), "rows of the result per thread block")
-    tile_n: int = tunable(128, (32, 64, 128, 256), "columns of the result per thread block")
-    step: int = tunable(32, (16, 32, 64), "elements of the contraction per pipeline stage")
-    warps_m: int = tunable(2, (1, 2, 4), "warps side by side along the rows")
-    warps_n: int = tunable(4, (1, 2, 4), "warps side by side along the columns")
-    stages: int = tunable(3, (2, 3, 4, 5), "pipeline stages in shared memory")
-    ahead: bool = tunable(
-        False,
-        (False, True),
-        "fragments are loaded, and copies begun, between the products of a step, not before them",
-    )
-
 
 P = TypeVar("P", bound=MaskedProblem)
 C = TypeVar("C", bound=MaskedTilesConfig)
 
-# tile_m, tile_n, step, warps_m, warps_n and stages, from large tiles to small ones, for 16-bit elements. Copies from L2
-# take most of the time, so that the largest tiles are fastest (2048³ and 4096³ on an H100); tiles of blocks of few rows
-# are lower, as they meet fewer rows of the mask, and those of a sampled result narrower, as more of them are dead.
-WIDE = (128, 256, 64, 2, 4, 3)
-LOW = (64, 256, 32, 1, 4, 4)
-SQUARE = (128, 128, 64, 2, 2, 3)
-SMALL = ((64, 128, 32, 2, 2, 4), (64, 64, 32, 2, 2, 5), (32, 64, 32, 1, 4, 5), (32, 32, 32, 2, 2, 5))
-FLOAT32 = (
-    (128, 128, 16, 2, 4, 3),
-    (64, 128, 16, 2, 4, 3),
-    (64, 64, 16, 2, 2, 3),
-    (32, 64, 16, 1, 4, 3),
-    (32, 32, 16, 2, 2, 4),
+# tile_m, tile_n, warps_m and warps_n: warps of 64 x 64 results where there are enough, as they load the fewest
+# fragments for each product, and side by side along the columns, where all of them skip the same steps. Then bytes of a
+# step, stages and `ahead`. Of configs that are expected to take as long, but for 4 %, the first one is taken.
+TILES = (
+    (128, 128, 2, 2),
+    (128, 128, 2, 4),
+    (64, 256, 1, 4),
+    (128, 256, 2, 4),
+    (64, 128, 1, 4),
+    (32, 256, 1, 4),
+    (64, 64, 2, 2),
+    (32, 64, 1, 4),
+    (32, 32, 2, 2),
+    (32, 32, 1, 2),
 )
+STEPS = ((128, 3, True), (64, 3, True), (128, 2, False), (64, 2, False), (128, 5, True), (64, 5, False))
+AS_LONG = 1.04
 
 
 class MaskedTiles(Family[P, C]):
@@ -229,38 +132,34 @@ class MaskedTiles(Family[P, C]):
         )
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
-        """The usual tiles with the least expected time; of those that are expected to take as long, the largest."""
+        """The usual config with the least expected time."""
         typical = device.typical_rated
-        some = self._usual(problem)
-        fitting = [c for c in some if self._shared_bytes(problem, c) <= device.shared_memory_per_block]
-        return min(fitting or some[-1:], key=lambda c: self.analytic_us(problem, features, c, typical))
+        times = {c: self.analytic_us(problem, features, c, typical) for c in self._usual(problem)}
+        fitting = (c for c in sorted(times, key=times.__getitem__) if self.is_valid(problem, c, device))
+        least = times[next(fitting, next(iter(times)))]
+        same = (c for c, us in times.items() if least <= us <= AS_LONG * least)
+        return next((c for c in same if self.is_valid(problem, c, device)), next(reversed(times)))
 
-    def _usual(self, problem: P) -> list[C]:
-        """Tiles from large to small, with steps no longer than a block along the contraction."""
-        side = Side.of(problem)
-        starts: tuple[tuple[int, int, int, int, int, int], ...]
-        if problem.dtype is DType.FLOAT32:
-            starts = FLOAT32
-        elif side.samples:
-            starts = (SQUARE if side.inner_block >= SQUARE[1] else WIDE, SQUARE, *SMALL)
-        else:
-            starts = (WIDE if side.row_block >= WIDE[0] else LOW, SQUARE, *SMALL)
-        size, found = problem.dtype.itemsize, []
-        # Loads that pass through registers are faster all at once than between products.
-        can_wait = min(self._vectors(problem)) * size >= LEAST_ASYNC
-        for tile_m, tile_n, longest, warps_m, warps_n, stages in starts:
-            step = longest if side.samples else min(longest, side.inner_block)
-            config = self.config_type(
-                tile_m=tile_m,
-                tile_n=tile_n,
-                step=step,
-                warps_m=warps_m,
-                warps_n=warps_n,
-                stages=min(5, stages + (step < longest)),
-                ahead=problem.dtype is not DType.FLOAT32 and can_wait and step * size > PRODUCT_BYTES,
-            )
-            found.append(config)
-        return found
+    def _usual(self, problem: P) -> Iterator[C]:
+        """Tiles, none of which is mostly padding, with steps of two products or more."""
+        side, size = Side.of(problem), problem.dtype.itemsize
+        # Loads that pass through registers are faster all at once than between products, and few at a time.
+        held = min(self._vectors(problem)) * size < LEAST_ASYNC
+        can_wait = not held and problem.dtype is not DType.FLOAT32
+        for tile_m, tile_n, warps_m, warps_n in TILES:
+            if tile_m >= 2 * max(32, side.rows) or tile_n >= 2 * max(32, side.columns):
+                continue
+            for step, stages, ahead in STEPS:
+                if not held or step < 128:
+                    yield self.config_type(
+                        tile_m=tile_m,
+                        tile_n=tile_n,
+                        step=step // size,
+                        warps_m=warps_m,
+                        warps_n=warps_n,
+                        stages=stages,
+                        ahead=ahead and can_wait,
+                    )
 
     def published(self, problem: P) -> tuple[C, ...]:
         """Tiles of masks of 128 × 128 blocks (Lo, section 4.1), whose contraction goes in steps of half a block (3.3).
@@ -273,38 +172,10 @@ class MaskedTiles(Family[P, C]):
         return (self.config_type(tile_m=128, tile_n=128, step=64, warps_m=2, warps_n=2, stages=2),)
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
-        """Waves of resident blocks, each as long as the arrivals of its stages and the products of all its blocks."""
-        c, rates, side, share = config, device.expected_rates, Side.of(problem), problem.density.share
+        side, c = Side.of(problem), config
         tiles = self._row_tiles(side, c) * ceil_div(side.columns, c.tile_n) * problem.batch
-        mask_rows = max(1, c.tile_m // side.row_block)  # mask rows of a tile
-        if side.samples:
-            blocks = mask_rows * max(1, c.tile_n // side.inner_block)
-            live = tiles * (1 - (1 - share) ** blocks)  # a tile is live if any of its blocks is
-            mean = longest = of_a = 1.0
-        else:
-            live = float(tiles)
-            mean = 1 - (1 - share) ** mask_rows  # a step is live if it is in any of a tile's mask rows
-            longest = min(1.0, mean + 2 * math.sqrt(mean * (1 - mean) * side.inner_block / side.inner))
-            of_a = share / mean  # live fraction of such a step
-        rounds = max(1, math.ceil(live / device.multiprocessors))
-        registers = sums_of(c) + EXTRA_REGISTERS
-        waves = ceil_div(
-            rounds, resident_blocks(threads_of(c), registers, self._shared_bytes(problem, c), device)
-        )
-        arrival = ARRIVAL_US / (c.stages - 1) + self._narrow_us(problem, c)
-        arriving = arrival * side.inner / c.step * (waves * mean + longest - mean)
-        rate = REACHED * rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
-        if problem.dtype is DType.FLOAT32:
-            rate *= TF32_PRODUCTS
-        computing = c.tile_m * c.tile_n / rate
-        lines = c.tile_m * of_a + c.tile_n
-        loading = lines * problem.dtype.itemsize / (COPIED_PER_CYCLE * rates.clock_mhz)
-        busy = max(computing, loading) * side.inner * (rounds * mean + longest - mean)
-        steps_us = arriving + busy
-        if c.step * problem.dtype.itemsize <= PRODUCT_BYTES:
-            steps_us /= SHORT_STEP
-        moved = problem.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(moved, steps_us)
+        shared_bytes = self._shared_bytes(problem, c)
+        return tiles_us(problem, side, c, tiles, self._vectors(problem), shared_bytes, device)
 
     @staticmethod
     def _vectors(problem: P) -> tuple[int, int]:
@@ -314,19 +185,6 @@ class MaskedTiles(Family[P, C]):
             widest_vector(side.inner if side.a_by_inner else side.rows, problem.dtype),
             widest_vector(side.inner if side.b_by_inner else side.columns, problem.dtype),
         )
-
-    def _narrow_us(self, problem: P, config: C) -> float:
-        """Microseconds that a step takes longer because its loads move less than 16 bytes."""
-        c, dtype, side = config, problem.dtype, Side.of(problem)
-        elements = (min(c.tile_m, side.rows) * c.step, min(c.tile_n, side.columns) * c.step)
-        own = zip(self._vectors(problem), elements, strict=True)
-        wide = [(LOAD_BYTES // dtype.itemsize, loaded) for loaded in elements]
-        narrow_us, wide_us = (
-            step_us(dtype, loads, threads_of(c), c.stages, begun_us=BEGUN_US) for loads in (own, wide)
-        )
-        products = c.step * dtype.itemsize // PRODUCT_BYTES
-        through_registers = min(self._vectors(problem)) * dtype.itemsize < LEAST_ASYNC
-        return (narrow_us - wide_us) * (products if c.ahead and through_registers else 1)
 
     @staticmethod
     def _row_tiles(side: Side, config: MaskedTilesConfig) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsegen.kernels.masked.masked_tiles import MaskedTiles, MaskedTilesConfig
+from sparsegen.kernels.masked.masked_tiles import MaskedTiles
+from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
 from sparsegen.operators import SddProblem
 
 

@@ -13,7 +13,8 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.copied_ring import CHUNK_BYTES, PIECE, THREADS, TILE_M, ring_constraints
 from sparsegen.kernels.layouts.limits import shared_memory_fits
-from sparsegen.kernels.masked.masked_tiles import Side
+from sparsegen.kernels.masked.masked_tiles_time import stored_cycles
+from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
@@ -28,10 +29,10 @@ STAGE_BYTES = 200 << 10  # of all stages, at most
 SHARED_BYTES = 1024  # beside the stages, at most
 # Estimates: microseconds of a tile before its first products and behind its last ones; bytes that a multiprocessor
 # takes in from the L2 in a cycle; cycles in which a warp loads 16 columns of B, for 16 elements of the contraction.
-TILE_US = 3.0
+TILE_US = 1.7
 LOADED_PER_CYCLE = 34.0
 FRAGMENT_CYCLES = 4.0
-OVER_FLOORS = 2.4, 1.65  # times of an H200 over these floors: blocks of 16 rows, and of more
+OVER_FLOORS = 2.5, 1.4  # times of an H200 over these floors: blocks of 16 rows, and of more
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,12 @@ class SmallBlocks(Family[P, C]):
             longest * (TILE_M / PIECE) * 4 * c.tile_n / PIECE * side.inner / 16 * 8 / (side.row_block / 16)
         )
         cycles = max(loaded / LOADED_PER_CYCLE, fragments * FRAGMENT_CYCLES / 2 + loaded / 128)
+        stored = stored_cycles(side, TILE_M, c.tile_n)
         rounds = ceil_div(self._tiles(problem, c) * problem.batch, device.multiprocessors)
         moved = problem.cost(0).bytes / rates.copy_bytes_per_us
         return rates.launch_us + max(
-            moved, rounds * (TILE_US + OVER_FLOORS[side.row_block > SIDES[0]] * cycles / rates.clock_mhz)
+            moved,
+            rounds * (TILE_US + (OVER_FLOORS[side.row_block > SIDES[0]] * cycles + stored) / rates.clock_mhz),
         )
 
     def _tiles(self, problem: P, config: C) -> int:

@@ -12,7 +12,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.copied_ring import CHUNK_BYTES, PIECE, ROW_BYTES, THREADS, ring_constraints
 from sparsegen.kernels.layouts.limits import shared_memory_fits
-from sparsegen.kernels.masked.masked_tiles import Side
+from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features

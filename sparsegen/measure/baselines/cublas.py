@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsegen.backends.cuda.runtime import CudaExecutor
 from sparsegen.backends.executor import Buffer
-from sparsegen.kernels.masked.masked_tiles import Side
+from sparsegen.kernels.masked.side import Side
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.baselines import Call
 from sparsegen.measure.baselines.libraries import Handle, checked, find_library

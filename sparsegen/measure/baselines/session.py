@@ -16,7 +16,7 @@ import numpy as np
 
 from sparsegen.backends.cuda.runtime import CudaExecutor
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.masked.masked_tiles import Side
+from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.block_mask import BlockMask
 from sparsegen.matrix.formats import CsrMatrix

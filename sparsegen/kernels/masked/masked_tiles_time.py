@@ -1,0 +1,167 @@
+"""Expected time of the `MaskedTiles` families: the larger of the work of a multiprocessor and the waits of its blocks.
+
+A multiprocessor works off its blocks: copies from the L2, shared memory, products. Beside it the steps of a block
+follow one another, each behind its copies; within a step, copies are begun, fragments loaded and multiplied one after
+the other, and only other warps of the same scheduler run meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+from sparsegen.kernels.base import Device
+from sparsegen.kernels.layouts.limits import REGISTERS_PER_MULTIPROCESSOR, lacking_share, resident_blocks
+from sparsegen.kernels.layouts.loads import LEAST_ASYNC
+from sparsegen.kernels.layouts.warp_tiles import sums_of, threads_of
+from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
+from sparsegen.kernels.masked.side import Side
+from sparsegen.operators import DType, MaskedProblem
+from sparsegen.system.device_memory import WARP
+from sparsegen.system.integers import round_up
+
+PRODUCT_BYTES = 32  # bytes of the contraction in one tensor-core instruction
+TF32_PRODUCTS = 3  # products that `tensor_products_per_us` assumes for a float32 product, which is one here
+SCHEDULERS = 4  # of a multiprocessor, each with its own tensor core
+MOST_REGISTERS = 255  # of a thread
+# Fitted on an H200 and an H100 (352 times of float16, bfloat16 and TF32, 2026-11-29; standard deviation 22 %):
+# microseconds of the kernel's start and of a block's; those in which a thread begins one of its first copies, for
+# which instructions have yet to come; those until a copy has come, of which each stage on its way hides a part; and
+# those in which a sampled tile looks at one block of the mask.
+START_US, BLOCK_US, FIRST_US = 0.7, 0.35, 0.006
+ARRIVAL_US, LOOK_US = 0.645, 0.32
+# Likewise, in a cycle of a multiprocessor: bytes that it copies from the L2, and that pass through its shared memory;
+# and cycles in which a warp begins a copy, and in which it stores a vector of the result.
+COPIED_PER_CYCLE, SHARED_PER_CYCLE = 19.0, 59.0
+BEGUN_CYCLES, STORED_CYCLES = 2.9, 18.0
+ACROSS = 0.43  # further bytes of shared memory for each of a TF32 fragment that lies across the contraction
+UNEVEN = 2.2  # standard deviations by which the longest row of the mask is longer than the mean
+# Further multiples of a step's time, by the share of a thread's registers that it lacks; and by how much the compiler
+# can lower its need.
+SPILLED, SAVED = 3.0, 1.2
+
+
+class Times(NamedTuple):
+    """What the blocks of a launch need, in microseconds.
+
+    Attributes:
+        begin, work, wait: of a block, before its first step; of a multiprocessor for a block's step; and from step
+            to step of a block.
+        store: of a multiprocessor for a block's results.
+    """
+
+    begin: float
+    work: float
+    wait: float
+    store: float
+
+    def wave(self, blocks: int, steps: float) -> float:
+        """Microseconds of blocks that a multiprocessor runs at once."""
+        return max(blocks * (steps * self.work + self.store), self.begin + steps * self.wait + self.store)
+
+
+@lru_cache(maxsize=64)  # a heuristic asks for each of its configs
+def _least_bytes(problem: MaskedProblem) -> int:
+    return problem.cost(0).bytes
+
+
+def any_live(share: float, blocks: int) -> float:
+    """The probability that any of some blocks is live."""
+    return 1 - (1 - share) ** blocks
+
+
+def stored_cycles(side: Side, tile_m: int, tile_n: int) -> float:
+    """Cycles in which a multiprocessor stores a tile's results pair by pair."""
+    return STORED_CYCLES * min(tile_m, side.rows) * min(tile_n, side.columns) / (2 * WARP)
+
+
+def registers_of(side: Side, config: MaskedTilesConfig, loads: float) -> float:
+    """Registers that a thread needs, about (270 kernels, within a fifth); ``loads``: of a thread in each step."""
+    c = config
+    fragments = (c.tile_m // c.warps_m + c.tile_n // c.warps_n) // 4
+    words = 0 if side.samples else max(1, c.tile_m // side.row_block)  # of the mask
+    return 12 + sums_of(c) + (3 if c.ahead else 1) * fragments + loads + 7 * words
+
+
+def tiles_us(
+    problem: MaskedProblem,
+    side: Side,
+    config: MaskedTilesConfig,
+    tiles: int,
+    vectors: tuple[int, int],
+    shared_bytes: int,
+    device: Device,
+) -> float:
+    """Expected microseconds.
+
+    Args:
+        tiles: their number in all.
+        vectors: elements of A and of B that a load moves.
+        shared_bytes: shared memory of a block.
+    """
+    c, rates, share = config, device.expected_rates, problem.density.share
+    size, threads = problem.dtype.itemsize, threads_of(c)
+    warps, products = threads // WARP, c.step * size // PRODUCT_BYTES
+    warp_m, warp_n = c.tile_m // c.warps_m, c.tile_n // c.warps_n
+
+    # Of tiles, or of a tile's steps, those with any live block; and of these what a warp, and a block, takes part in.
+    mask_rows, mask_columns = max(1, c.tile_m // side.row_block), max(1, c.tile_n // side.inner_block)
+    if side.samples:
+        warp_blocks = max(1, warp_m // side.row_block) * max(1, warp_n // side.inner_block)
+        live, mean, longest = any_live(share, mask_rows * mask_columns), 1.0, 1.0
+        of_block, of_warp = share / live, any_live(share, warp_blocks) / live
+        of_a, first_us = 1.0, LOOK_US * live / share
+    else:
+        live, mean = 1.0, any_live(share, mask_rows)
+        longest = min(1.0, mean + UNEVEN * math.sqrt(mean * (1 - mean) * side.inner_block / side.inner))
+        of_block, of_warp = share / mean, 1.0  # those of one scheduler are live or dead together
+        of_a, first_us = of_block, ARRIVAL_US * math.ceil(side.inner / side.inner_block / 64)
+
+    # Cycles of a multiprocessor for a block's step.
+    loads = [
+        tile * c.step / vector / threads for tile, vector in zip((c.tile_m, c.tile_n), vectors, strict=True)
+    ]
+    of_thread = sum(map(math.ceil, loads))
+    begun = BEGUN_CYCLES * warps * of_thread
+    lines = min(c.tile_m, side.rows) * of_a + min(c.tile_n, side.columns)
+    copied = lines * c.step * size / COPIED_PER_CYCLE
+    across = ACROSS if problem.dtype is DType.FLOAT32 else 0.0
+    fragments = warp_m * (1 + across * (not side.a_by_inner)) + warp_n * (1 + across * (not side.b_by_inner))
+    written, read = (c.step * size * n / SHARED_PER_CYCLE for n in (c.tile_m + c.tile_n, warps * fragments))
+    rate = rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
+    if problem.dtype is DType.FLOAT32:
+        rate *= TF32_PRODUCTS
+    multiplied = c.tile_m * c.tile_n * c.step * of_block / rate * rates.clock_mhz
+    work = max(begun, copied, written + of_warp * read, multiplied) / rates.clock_mhz
+
+    # The same where a block waits for itself. With fewer warps than schedulers, some of these have nothing to do; with
+    # no more warps, none of them has another warp to run meanwhile.
+    idle = max(1, SCHEDULERS / warps)
+    parts = [idle * begun, idle * multiplied, written + of_warp * read]
+    alone = (max(parts) if warps > SCHEDULERS else sum(parts)) / rates.clock_mhz
+    wait = max(ARRIVAL_US / (c.stages - 1), alone)
+    if min(vectors) * size < LEAST_ASYNC:  # some loads pass through registers, and products wait for them
+        wait += ARRIVAL_US * (products if c.ahead else 1)
+    needed = registers_of(side, c, sum(loads))
+    most = min(MOST_REGISTERS, REGISTERS_PER_MULTIPROCESSOR // threads)
+    slower = 1 + SPILLED * lacking_share(needed, round(SAVED * most))
+    pair = 2 if side.columns % 2 == 0 and not side.by_columns else 1
+    stored = stored_cycles(side, c.tile_m, c.tile_n) * 2 / pair / rates.clock_mhz
+    kept = side.samples and not side.fills
+    blocks, steps = max(1, math.ceil(tiles * live / device.multiprocessors)), max(1.0, side.inner / c.step)
+    first_us += FIRST_US * of_thread * (c.stages - 1 if c.ahead else min(c.stages - 1, mean * steps))
+    times = Times(BLOCK_US + first_us, slower * work, slower * wait, stored * (of_block if kept else 1))
+
+    # Waves of blocks with any live tile, and the dead ones.
+    registers = round_up(min(most, int(needed)), 8)
+    resident = resident_blocks(threads, registers, shared_bytes, device)
+    waves, rest = divmod(blocks, resident)
+    steps_us = waves * times.wave(resident, mean * steps) + (times.wave(rest, mean * steps) if rest else 0.0)
+    steps_us = max(steps_us, times.wave(1, longest * steps))  # a long tile runs beside short ones
+    if side.samples:
+        looked = BLOCK_US + LOOK_US * mask_rows * mask_columns
+        dead = tiles * (1 - live) / device.multiprocessors
+        steps_us += dead * max(looked / resident, 0.0 if kept else stored)
+    moved = _least_bytes(problem) / rates.copy_bytes_per_us
+    return rates.launch_us + START_US + max(moved, steps_us)
