@@ -149,10 +149,12 @@ class PagedAttention(Family[PagedAttentionProblem, PagedAttentionConfig]):
     def heuristic(
         self, problem: PagedAttentionProblem, features: Features, device: Device
     ) -> PagedAttentionConfig:
-        """The most teams of a block for each multiprocessor, then the most stages, of short tiles."""
+        """The most teams of a block for each multiprocessor, then the most stages, of short tiles; a team alone, whose
+        steps nothing hides, has longer ones.
+        """
         for row_tiles in (1, 2):
             for teams in (8, 4, 2, 1):
-                for tile in (16, 32, 64):
+                for tile in (16, 32, 64) if teams > 1 else (32, 16, 64):
                     for stages in (4, 3, 2):
                         config = self.config_type(tile=tile, stages=stages, teams=teams, row_tiles=row_tiles)
                         if self.is_valid(problem, config, device):

@@ -28,6 +28,7 @@ LEAST_SHARE = 8  # values of a row for each thread of the heuristic config
 HEURISTIC_KEPT = 16  # values of a thread in registers
 ENOUGH_THREADS = 1024  # on each multiprocessor
 EQUAL_ROWS = 0.1  # coefficient of variation below which sorting rows brings nothing
+STEP_US = 0.6  # of a thread's loads of a row's next values, in both passes over them; an estimate
 ROW_CYCLES = 35.0  # cycles of a multiprocessor for each warp of a row; as fitted
 
 
@@ -129,14 +130,27 @@ class RowWise(Family[P, R]):
         )
 
     def analytic_us(self, problem: P, features: Features, config: R, device: Device) -> float:
-        c, rates = config, device.expected_rates
-        warps = features.m * max(1, c.threads_per_row // WARP)
+        c = config
+        rows = self._rows_us(problem, features, c.threads_per_row, device)
+        longest = self._longest_us(features, c.threads_per_row * c.vector_width)
+        return device.expected_rates.launch_us + START_US + max(rows, longest)
+
+    def _rows_us(self, problem: P, features: Features, threads: int, device: Device) -> float:
+        """Microseconds of all rows together, with so many threads each."""
+        warps = features.m * max(1, threads // WARP)
         cycles = problem.batch * (features.nnz * self.value_cycles + warps * ROW_CYCLES)
-        moved = problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + max(moved, cycles / device.cycles_per_us)
+        moved = problem.cost(features.nnz).bytes / device.expected_rates.copy_bytes_per_us
+        return max(moved, cycles / device.cycles_per_us)
+
+    @staticmethod
+    def _longest_us(features: Features, values: int) -> float:
+        """Microseconds of the longest row, of which so many values are loaded at a time."""
+        return STEP_US * features.row_max / values
 
     def heuristic(self, problem: P, features: Features, device: Device) -> R:
-        """A thread's share of a row is some four vectors, unless the rows are too few to fill the device then."""
+        """A thread's share of a row is some four vectors, unless the rows are too few to fill the device then, or one
+        of them takes longer than all others.
+        """
         vector = self.heuristic_vector(problem)
         threads, rows = 4, features.m * problem.batch
         while threads < 512 and threads * 1.5 * max(4 * vector, LEAST_SHARE) <= features.row_mean:
@@ -145,6 +159,10 @@ class RowWise(Family[P, R]):
             threads < 512
             and rows * threads < device.multiprocessors * ENOUGH_THREADS
             and threads * vector < features.row_mean
+        ):
+            threads *= 2
+        while threads < WARP and self._longest_us(features, threads * vector) > self._rows_us(
+            problem, features, 2 * threads, device
         ):
             threads *= 2
         kept = 1
