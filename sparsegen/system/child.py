@@ -32,6 +32,7 @@ from sparsegen.settings import absolute
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
+PATIENCE = 20.0  # seconds that a killed child is waited for
 LOG_TAIL = 2000  # characters of a dead child's stderr that go into the reason
 HOME = str(Path(__file__).parents[2])  # the folder that this sparsegen was imported from
 
@@ -230,7 +231,14 @@ class ChildProcess:
 
     def _kill(self) -> None:
         self.end()
-        self._process.wait()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            log.warning(
+                "worker process %d was killed %g s ago and has not ended: the driver may wait for a kernel that hangs, "
+                "and other work on its device with it",
+                *(self._process.pid, PATIENCE),
+            )
         if self._process.stdin:
             self._process.stdin.close()
 
@@ -239,7 +247,10 @@ class ChildProcess:
             status = self._process.wait(1.0)
         except subprocess.TimeoutExpired:  # it closed its end and goes on: of no use any more
             self._kill()
-            status = self._process.wait()
+            ended = self._process.poll()
+            if ended is None:
+                return ChildDiedError("the worker process was killed and has not ended", was_killed=False)
+            status = ended
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         tail = ""
         if not self._log.closed:

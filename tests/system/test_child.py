@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -183,6 +184,31 @@ def test_the_last_words_of_a_dead_child_are_in_the_error_and_all_in_the_log(
 def told(connection: Connection, *numbers: int) -> None:
     """Runs in the child: what it was given."""
     connection.send(numbers)
+
+
+def test_a_killed_child_that_a_driver_holds_is_not_waited_for(
+    child: ChildProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where its kernel hangs: what it was to measure is recorded, and the next child tells if the device is lost."""
+    real, ends = child._process, threading.Event()
+
+    class Held:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def poll(self) -> int | None:
+            return real.poll() if ends.is_set() else None
+
+        def wait(self, timeout: float | None = None) -> int:
+            assert timeout is not None, "for ever"
+            raise subprocess.TimeoutExpired("child", timeout)
+
+    monkeypatch.setattr(child, "_process", Held())
+    death = child._death()
+    assert "was killed and has not ended" in str(death) and not death.was_killed
+    child.close()
+    assert f"worker process {real.pid} was killed" in caplog.text
+    ends.set()
 
 
 def test_a_child_gets_its_arguments() -> None:
