@@ -205,7 +205,8 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
             return rates.launch_us
         shape, clusters = self._shape(problem, c), self._clusters(problem, c, device)
         slices = ceil_div(problem.neurons, shape.groups)
-        of_warp, of_block = ceil_div(slices, shape.warps), slices / c.cluster
+        # Where a cluster has more warps than a layer has slices, its first blocks have them all.
+        of_warp, of_block = ceil_div(slices, shape.warps), max(slices / c.cluster, min(slices, c.warps))
         weights = max(0.0, features.row_mean - BIAS_COLUMNS)
         chunks = math.ceil(weights / shape.steps)
         longest = min(features.row_max, longest_unshared(weights * problem.neurons, shape)) / shape.steps
