@@ -51,8 +51,8 @@ OTHER_REGISTERS = 34
 # for clusters of 2 and 4 (these in two waves, the second of one cluster); for those of 8 and 16 by a kernel that only
 # sends, which had 9.8 and 9.6.
 SENT_BYTES_PER_CYCLE = {2: 9.4, 4: 10.4, 8: 9.8, 16: 9.8}
-# Fraction of a device's multiprocessors in resident clusters: those of a graphics processing cluster come in
-# pairs, and not all have the same number. Of clusters of 16 an H100 had 7, of 8.25; those of 4 and 8 are guesses.
+# Fraction of a device's multiprocessors in resident clusters: those of a graphics processing cluster come in pairs, and
+# not all have the same number. An H200 has 66, 30, 15 and 7 clusters (cudaOccupancyMaxActiveClusters).
 RESIDENT_SHARE = {2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 SEVERAL = 6  # resident clusters from which on a heuristic takes 16 blocks: part of a GPU (MIG) may have room for none
 
