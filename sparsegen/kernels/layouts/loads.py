@@ -16,9 +16,10 @@ SHORT_INDICES = 1 << 16  # columns that indices of 16 bits can name
 # for each other to begin theirs; and microseconds of a load of 2 bytes, which passes through registers.
 ARRIVED_US, BEGUN_US, BEGINNING_WARPS, HELD_US = 0.85, 0.04, 6.0, 0.05
 LEAST_ASYNC = 4  # bytes that cp.async moves at least
-# Bytes of a sector, and the time of storing a part of one over that of reading one from L2: 77,000 rows of 159 elements
-# of 2 bytes on an H200, four of which a request of a warp stored.
-SECTOR, STORED = 32, 2.8
+LINE_BYTES, SECTOR = 128, 32  # of global memory that L1 holds together, and that the L2 gives at the least
+# Time of storing a part of a sector over that of reading one from L2: 77,000 rows of 159 elements of 2 bytes on an
+# H200, four of which a request of a warp stored.
+STORED = 2.8
 
 
 def step_us(

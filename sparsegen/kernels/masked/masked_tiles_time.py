@@ -12,7 +12,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.layouts.limits import REGISTERS_PER_MULTIPROCESSOR, lacking_share, resident_blocks
+from sparsegen.kernels.layouts.limits import (
+    REGISTERS_PER_MULTIPROCESSOR,
+    SCHEDULERS,
+    lacking_share,
+    resident_blocks,
+)
 from sparsegen.kernels.layouts.loads import LEAST_ASYNC
 from sparsegen.kernels.layouts.warp_tiles import sums_of, threads_of
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
@@ -23,7 +28,6 @@ from sparsegen.system.integers import round_up
 
 PRODUCT_BYTES = 32  # bytes of the contraction in one tensor-core instruction
 TF32_PRODUCTS = 3  # products that `tensor_products_per_us` assumes for a float32 product, which is one here
-SCHEDULERS = 4  # of a multiprocessor, each with its own tensor core
 MOST_REGISTERS = 255  # of a thread
 # Fitted on an H200 and an H100 (352 times of float16, bfloat16 and TF32, 2026-11-29; standard deviation 22 %):
 # microseconds of the kernel's start and of a block's; those in which a thread begins one of its first copies, for

@@ -12,7 +12,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.limits import THREADS_PER_MULTIPROCESSOR
-from sparsegen.kernels.layouts.loads import widest_vector
+from sparsegen.kernels.layouts.loads import LINE_BYTES, widest_vector
 from sparsegen.kernels.layouts.rows import align_runs
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.sddmm.sampled import VALUES, SampledProduct
@@ -29,7 +29,6 @@ START_US = 0.84
 # with half a strip), and those that a batch waits, beside others.
 LOAD_CYCLES, LINE_CYCLES, STRIP_CYCLES, BATCH_CYCLES = 4.8, 1.0, 10.7, 52.0
 MOVES = 2.25  # multiple of the time for the least traffic
-LINE_BYTES = 128
 FILLING_BLOCKS = 4  # blocks for each multiprocessor: fewer leave some of them idle
 
 

@@ -20,13 +20,12 @@ from sparsegen.kernels.layouts.limits import (
     resident_blocks,
     tiles_in_grid,
 )
-from sparsegen.kernels.layouts.loads import indices_fit, widest_vector
+from sparsegen.kernels.layouts.loads import LINE_BYTES, indices_fit, widest_vector
 from sparsegen.kernels.layouts.padding import stored_values
 from sparsegen.kernels.layouts.rows import align_rows, order_rows
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.gather_time import (
     LARGE_TILE_BYTES,
-    LINE_BYTES,
     by_dtype,
     idle_share,
     missing_share,

@@ -10,7 +10,6 @@ from sparsegen.operators import DType
 from sparsegen.system.integers import round_up
 
 T = TypeVar("T")
-LINE_BYTES = 128  # bytes of global memory that a load moves at least
 LARGE_TILE_BYTES = 600_000  # bytes of B's tile beyond which rows that run together do not share what L1 holds
 
 

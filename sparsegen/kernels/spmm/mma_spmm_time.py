@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.layouts.limits import REGISTERS_PER_MULTIPROCESSOR, resident_blocks
+from sparsegen.kernels.layouts.loads import SECTOR
 from sparsegen.kernels.spmm.mma_spmm_config import MmaSpmmConfig
 from sparsegen.kernels.spmm.tensor_tiles import STEP, held_share
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div
 
-SECTOR = 32  # bytes that the L2 gives at the least
 # More nonzeros of a tile than its mean, so that most tiles have fewer.
 FULLER = 1.05
 
