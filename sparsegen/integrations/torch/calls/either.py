@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from sparsegen.dispatch.decision import Decision
+from sparsegen.system.cuda_graphs import is_capturing
 
 Compute = Callable[..., Tensor]
 
@@ -25,7 +26,7 @@ class Either:
     ) -> None:
         self._decide, self._decision, self._ours, self._own = decide, decision, ours, own
         # Made now where it may run: a capture, which can load nothing, may be the first to need it.
-        self._made: Compute | None = None if decision is None else ours()
+        self._made: Compute | None = None if decision is None or is_capturing() else ours()
 
     def __call__(self, *tensors: Tensor | None, **into: Tensor | None) -> Tensor:
         if self._decision is None:
