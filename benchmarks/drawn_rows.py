@@ -188,8 +188,11 @@ def request_of(
 
 
 def _said(step: Step) -> None:
+    number = f"[{step.index + 1} of {step.total}]"
     if step.row is not None:
-        click.echo(f"[{step.index + 1} of {step.total}] {row_line(step.row)}")
+        click.echo(f"{number} {row_line(step.row)}")
+    else:  # where a run that stands still does so
+        click.echo(f"{number} {step.key}: {step.doing}", err=True)
 
 
 if __name__ == "__main__":
