@@ -137,11 +137,15 @@ def test_drawn_rows(tables: Any, tmp_path: Path) -> None:
     assert "no `drawn_*.json.xz`" in made(tables, "drawn")
     half = replace(drawn_row("third", 5.0, 5.0), problem=DsdProblem(1000, 1200, 900, DType.FLOAT16), cells=())
     file = tables.RESULTS / "drawn_dsd_7.json.xz"
-    result_file.write(results(drawn_row("first", 5.0, 5.5), drawn_row("second", 10.0, 5.0), half), file)
-    shown = made(tables, "drawn")
+    pair = drawn_row("first", 5.0, 5.5), drawn_row("second", 10.0, 5.0)
+    more = [replace(one, case=f"{one.case} again") for one in pair]
     ratios = "1.250 (1.25) | 1.414 (2.00) | 1.049 (1.10) | 0.667 (0.67) | 1.333 (1.33)"
-    assert f"| drawn-dsd-7 | 3 | {ratios} |" in shown and f"| drawn-dsd-7, fp32 | 2 | {ratios} |" in shown
-    assert "| drawn-dsd-7, fp16 | 1 | – | – | – | – | – |" in shown and "Made-up GPU" in shown
+    for rows in ((*pair, half), (*pair, *more, half)):
+        result_file.write(results(*rows), file)
+        shown = made(tables, "drawn")
+        assert f"| drawn-dsd-7 | {len(rows)} | {ratios} |" in shown and "Made-up GPU" in shown
+        assert (f"| drawn-dsd-7, fp32 | 4 | {ratios} |" in shown) is (len(rows) > drawn_tables.FEW)
+        assert "fp16" not in shown, "a row alone"
     done = CliRunner().invoke(drawn_tables.main, [str(file), "--worst", "1"])
     assert (
         "default / min(ours, dense): drawn-dsd-7 second, fp32 | 2.00 | 4.00 | 5.00 | 10.00 |" in done.output
