@@ -210,13 +210,26 @@ def test_it_refuses_by_name(options: dict[str, Any], reason: str) -> None:
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize(("block", "tiles"), [("128x128", {"together"}), ("64x64", {"together", "single"})])
-def test_one_pass_is_the_default_and_two_are_beside_it(head_dim: int, block: str, tiles: set[str]) -> None:
-    problem = problem_of(8192, 8192, kv_heads=16, group=1, head_dim=head_dim, block=block, masks="heads")
+@pytest.mark.parametrize(
+    ("options", "tiles"),
+    [
+        ({"block": "128x128", "masks": "heads"}, "together"),
+        ({"block": "64x64", "masks": "heads"}, "single"),
+        ({"span": "causal:300+16", "masks": "nobody"}, "single"),
+        ({"span": "causal:2000", "masks": "nobody"}, "together"),
+    ],
+    ids=str,
+)
+def test_one_pass_is_the_default_and_two_are_beside_it(
+    head_dim: int, options: dict[str, Any], tiles: str
+) -> None:
+    """And tiles of one warpgroup where those of two compute more dead places: other ones are beside them."""
+    problem = problem_of(8192, 8192, kv_heads=16, group=1, head_dim=head_dim, **options)
     asked = problem, problem.features(problem.without_pattern), H100
-    assert FAMILY.heuristic(*asked) == FAMILY.config(passes=1)
+    assert FAMILY.heuristic(*asked) == FAMILY.config(passes=1, warpgroups=tiles)
     others = FAMILY.alternatives(*asked)
-    assert FAMILY.config(passes=2) in others and {other.warpgroups for other in others} == tiles
+    assert FAMILY.config(passes=2, warpgroups=tiles) in others
+    assert {other.warpgroups for other in others} == {tiles, "together"}
     assert all(FAMILY.is_valid(problem, other, H100) for other in others)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sparsegen.kernels.attention.block_attention import (
     ALIGNED,
@@ -25,6 +25,7 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionBackwardProblem, TokenOrder
+from sparsegen.operators.attention.span import Band
 from sparsegen.system.integers import ceil_div, round_up
 
 NARROW, TILE, SMALL_TILE = 128, 128, 64  # columns up to which heads are narrow; keys or queries of a tile
@@ -39,6 +40,7 @@ REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.45, (2, 128): 0.65}  # frac
 PRODUCTS = {1: 5, 2: 7}  # products for each live place
 WIDE_PRODUCTS = 11  # where both warpgroups compute the scores of the same rows
 START_US, TILE_US = 10.0, 3.0
+SHORT_WINDOW = 4 * TILE  # keys of a window, of which tiles of half as many keys compute fewer dead places
 
 
 @dataclass(frozen=True)
@@ -195,20 +197,23 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     def alternatives(
         self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
     ) -> tuple[TmaAttentionBackwardConfig, ...]:
-        """The other number of passes; for blocks of fewer keys than a tile has, tiles of one warpgroup too."""
-        forms = self._forms(problem, features, device)
-        is_small = problem.has_mask and problem.block.columns < TILE and in_chunks(problem.head_dim) <= NARROW
-        return (*forms[1:], *(replace(form, warpgroups="single") for form in forms if is_small))
+        """The other forms."""
+        return tuple(self._forms(problem, features, device)[1:])
 
     def _forms(
         self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
     ) -> list[TmaAttentionBackwardConfig]:
-        """One pass and two, as far as sums fit the registers: the faster one first."""
-        typical = device.typical_rated
+        """One pass and two, as far as sums fit the registers; for blocks of fewer keys than a tile has, and for short
+        windows, tiles of one warpgroup too: the fastest one first.
+        """
+        typical, is_narrow = device.typical_rated, in_chunks(problem.head_dim) <= NARROW
+        has_small = problem.has_mask and problem.block.columns < TILE
+        is_small = is_narrow and (has_small or 0 < problem.span.window <= SHORT_WINDOW)
         forms = [
-            self.config_type(passes=passes)
+            self.config_type(passes=passes, warpgroups=warpgroups)
+            for warpgroups in (("together", "single") if is_small else ("together",))
             for passes in PRODUCTS
-            if passes == 2 or in_chunks(problem.head_dim) <= NARROW
+            if passes == 2 or is_narrow
         ]
         return sorted(forms, key=lambda form: self.analytic_us(problem, features, form, typical))
 
@@ -226,11 +231,24 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         rate = reached * rates.tensor_products_per_us(problem.dtype)
         computed = PRODUCTS[passes] if columns <= NARROW else WIDE_PRODUCTS
         products = cost.flop / 2 / PRODUCTS[1] * computed * columns / problem.head_dim
+        products *= self._computed(problem, self._tile(problem, config))
         rounds = max(1.0, tiles / device.multiprocessors)
         products *= ceil_div(tiles, device.multiprocessors) / rounds if rounds < FEW_ROUNDS else 1.0
         sums = 4 * problem.batch * problem.heads * problem.queries * columns if passes == 1 else 0
         moved = (cost.bytes + 2 * sums) / rates.copy_bytes_per_us
         return rates.launch_us + START_US + moved + rounds * TILE_US + products / rate
+
+    @staticmethod
+    def _computed(problem: BlockAttentionBackwardProblem, tile: int) -> float:
+        """Places that are computed for each live one: a step of queries is computed for all keys of a tile if any block
+        of it is live, or any place of the band.
+        """
+        found, band, sizes = 1.0, problem.band, (problem.queries, problem.keys)
+        if problem.has_mask:
+            blocks, share = max(1, tile // problem.block.columns), problem.density.share
+            found = (1 - (1 - share) ** blocks) / share
+        wide = Band(band.least - tile + 1, band.most + STEP - 1, round_up(band.sinks, tile))
+        return found * wide.places(*sizes) / max(1, band.places(*sizes))
 
     @staticmethod
     def _tiles(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> tuple[int, int]:
