@@ -70,8 +70,10 @@ def packings_with_one_key_are_equal(family: AnyFamily) -> None:
     compared = 0
     for kind in kinds(family, rng):
         problem = kind.problem(matrix)
-        one = heuristic(family, problem, matrix)
-        for free in ("", *sorted(packs)):  # not every one matters for every problem
+        usual = heuristic(family, problem, matrix)
+        some = (usual, random_valid_config(family, problem, matrix, rng) or usual)
+        # Not every tunable matters for every problem, and some configs stand alone with what packs.
+        for one, free in itertools.product(some, ("", *sorted(packs))):
             fixed = {name: getattr(one, name) for name in packs - {free}}
             other = random_valid_config(family, problem, matrix, rng, **fixed)
             if other in (None, one) or family.packing_key(problem, one) != family.packing_key(problem, other):
