@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled, modelled_us
+from sparsegen.dispatch.dense_time import (
+    CHUNK_BYTES,
+    Known,
+    dense_time_us,
+    is_modelled,
+    is_near,
+    modelled_us,
+)
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
 from sparsegen.operators import OPERATORS, DType, HasDense, Problem, SpmmProblem
@@ -17,7 +24,6 @@ from sparsegen.tuning_db.records import Baseline, MeasuredAs
 if TYPE_CHECKING:  # a look-up of spmm imports no masks
     from sparsegen.operators import MaskedProblem
 
-CHUNK_BYTES = 16  # that cuBLAS loads at once, by TMA or otherwise
 DENSE = "cublas"  # the baseline that a dense product is
 
 
@@ -163,4 +169,4 @@ def estimated_dense(problem: Problem, device: Device, known: Sequence[Known]) ->
     sizes = (problem.m, problem.k, problem.n, problem.layout)
     if any((k.problem.m, k.problem.k, k.problem.n, k.problem.layout) == sizes for k in known):
         return Time.of_dense(us, Source.SAME_SIZES)
-    return Time.of_dense(us, Source.NEAR if known else Source.PREDICTED)
+    return Time.of_dense(us, Source.NEAR if is_near(problem, known) else Source.PREDICTED)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
-from sparsegen.operators import DType, Problem, SpmmProblem
+from sparsegen.operators import DType, Layout, Problem, SpmmProblem
 
 TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))
 LARGEST_TILE = 128 * 256
@@ -23,6 +23,8 @@ STEP = 64  # columns of A that a block takes at a time
 # Measured on an H200 (3000 × 2500 × 2500, rows of 5000 bytes, 2026-11-29): fraction of a tile's rate that products of
 # 16-bit elements reach where rows are no whole chunks of 16 bytes, which TMA cannot load.
 UNALIGNED = 0.3
+CHUNK_BYTES = 16  # that cuBLAS loads at once, by TMA or otherwise
+NEAR = 2.0  # octaves between two shapes up to which the errors of what one says of the other are those of neighbours
 HALVING = 1.0  # octaves between two shapes at which what was measured of one says half as much of the other
 
 
@@ -80,12 +82,28 @@ def dense_time_us(problem: SpmmProblem, device: Device, known: Sequence[Known] =
         known: products of the same dtype on the device: the nearest in shape corrects the model, one of equal
             sizes is the answer.
     """
-    expected = modelled_us(problem, device)
+
+    def modelled(one: SpmmProblem) -> float:
+        return modelled_us(one, device, is_aligned=is_aligned(one))
+
+    expected = modelled(problem)
     if not known:
         return expected
     nearest = min(known, key=lambda one: _octaves(one.problem, problem))
     trust = 0.5 ** (_octaves(nearest.problem, problem) / HALVING)
-    return float(expected * (nearest.time_us / modelled_us(nearest.problem, device)) ** trust)
+    return float(expected * (nearest.time_us / modelled(nearest.problem)) ** trust)
+
+
+def is_near(problem: SpmmProblem, known: Sequence[Known]) -> bool:
+    """True if a known product says more of a problem than the model does."""
+    return any(_octaves(one.problem, problem) <= NEAR for one in known)
+
+
+def is_aligned(problem: SpmmProblem) -> bool:
+    """True if rows of all three matrices are whole chunks of 16 bytes, or their elements have 32 bits."""
+    p = problem
+    rows = (p.k, p.n) if p.layout is Layout.ROW else (p.k, p.m)
+    return p.dtype is DType.FLOAT32 or all(row * p.dtype.itemsize % CHUNK_BYTES == 0 for row in rows)
 
 
 def modelled_us(

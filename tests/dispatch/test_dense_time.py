@@ -10,9 +10,18 @@ import numpy as np
 import pytest
 
 from sparsegen.backends import emulator_device
-from sparsegen.dispatch.dense_time import Known, dense_time_us, is_modelled, known_products, modelled_us
+from sparsegen.dispatch.dense_time import (
+    Known,
+    dense_time_us,
+    is_aligned,
+    is_modelled,
+    is_near,
+    known_products,
+    modelled_us,
+)
 from sparsegen.kernels.base import Device
 from sparsegen.operators import DType, Layout, SddmmProblem, SpmmProblem
+from sparsegen.tuning.prediction.targets import find_target
 from sparsegen.tuning_db.seeds_reader import packaged
 
 
@@ -91,3 +100,22 @@ def test_what_it_is_of(device: Device) -> None:
     column = replace(problem, layout=Layout.COLUMN)
     given = {problem: 3.0, replace(problem, batch=4): 9.0, SddmmProblem(64, 64, 64): 5.0, column: 4.0}
     assert known_products(given) == [Known(problem, 3.0), Known(column, 4.0)]
+
+
+def test_rows_that_no_chunk_divides_take_longer() -> None:
+    """600 × 4946 × 6456 took 205 µs on an H200, column-major; float32 has whole chunks enough."""
+    odd = SpmmProblem(600, 4946, 6456, DType.BFLOAT16, layout=Layout.COLUMN)
+    assert (
+        not is_aligned(odd) and is_aligned(replace(odd, k=4944)) and is_aligned(replace(odd, n=6457, k=4944))
+    )
+    assert not is_aligned(replace(odd, n=6457, k=4944, layout=Layout.ROW))
+    assert is_aligned(replace(odd, dtype=DType.FLOAT32))
+    h200 = find_target("nvidia-h200").device
+    assert dense_time_us(odd, h200) == pytest.approx(205, rel=0.1)
+    assert 2.5 < dense_time_us(odd, h200) / dense_time_us(replace(odd, k=4944), h200) < 3.5
+
+
+def test_what_is_far_is_not_near() -> None:
+    here, there = SpmmProblem(64, 512, 64), SpmmProblem(64, 4096, 64)
+    assert is_near(here, [Known(here, 1.0)]) and is_near(here, [Known(replace(here, k=2000), 1.0)])
+    assert not is_near(here, [Known(there, 1.0)]) and not is_near(here, [])
