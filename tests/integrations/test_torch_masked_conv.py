@@ -297,7 +297,7 @@ def test_a_capture_is_decided_by_the_device_s_time(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("trains", [False, True])
 def test_what_a_capture_runs_was_made_before(trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a call from Python is dense, and one in a graph is not: with the gradients, and no more than once."""
+    """A call from Python is dense, and one in a graph is not: launches are made once, with those of gradients."""
     made: list[str] = []
     for where, name in ((conv_call, "launch_convolution"), (masked_conv_operators, "gradients")):
         real = getattr(where, name)

@@ -189,7 +189,7 @@ def told(connection: Connection, *numbers: int) -> None:
 def test_a_killed_child_that_a_driver_holds_is_not_waited_for(
     child: ChildProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As where its kernel hangs: what it was to measure is recorded, and the next child tells if the device is lost."""
+    """Its kernel may hang: its variant is recorded then, and the next child tells if the device is lost."""
     real, ends = child._process, threading.Event()
 
     class Held:

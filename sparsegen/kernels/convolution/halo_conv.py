@@ -290,7 +290,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         return rates.launch_us + START_US + max(computing, moving, waiting)
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> HaloConvConfig:
-        """The config for so many waves, with more stages or wider chunks where boxes of few units are waited for."""
+        """The config for enough waves, with more stages or wider chunks where boxes of few units are waited for."""
         found, typical = self._of_waves(problem, device), device.typical_rated
         deeper = (
             replace(found, chunk=chunk, input_stages=stages)

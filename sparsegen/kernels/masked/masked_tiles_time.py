@@ -47,7 +47,7 @@ SPILLED, SAVED = 3.0, 1.2
 
 
 class Times(NamedTuple):
-    """What the blocks of a launch need, in microseconds.
+    """Times that the blocks of a launch need, in microseconds.
 
     Attributes:
         begin, work, wait: of a block, before its first step; of a multiprocessor for a block's step; and from step

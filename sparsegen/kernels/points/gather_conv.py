@@ -130,7 +130,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
     def _tile_taps(problem: SubmanifoldConv3dProblem, tile_m: int) -> float:
         """Taps that some place of a tile is expected to need.
 
-        Points are in the order of which rows of their filters are live (`matrix.kernel_map`). A tile has all taps of
+        Points lie in an order by the live rows of their filters (`matrix.kernel_map`). A tile has all taps of
         the rows in which its points differ, and of the others the live ones; every middle row is live.
         """
         p, taps = problem, problem.filter_volume.taps

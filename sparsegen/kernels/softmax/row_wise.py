@@ -136,7 +136,7 @@ class RowWise(Family[P, R]):
         return device.expected_rates.launch_us + START_US + max(rows, longest)
 
     def _rows_us(self, problem: P, features: Features, threads: int, device: Device) -> float:
-        """Microseconds of all rows together, with so many threads each."""
+        """Microseconds of all rows together, with ``threads`` threads each."""
         warps = features.m * max(1, threads // WARP)
         cycles = problem.batch * (features.nnz * self.value_cycles + warps * ROW_CYCLES)
         moved = problem.cost(features.nnz).bytes / device.expected_rates.copy_bytes_per_us
@@ -144,7 +144,7 @@ class RowWise(Family[P, R]):
 
     @staticmethod
     def _longest_us(features: Features, values: int) -> float:
-        """Microseconds of the longest row, of which so many values are loaded at a time."""
+        """Microseconds of the longest row, whose loads take ``values`` values at a time."""
         return STEP_US * features.row_max / values
 
     def heuristic(self, problem: P, features: Features, device: Device) -> R:
