@@ -20,6 +20,7 @@ from sparsegen.kernels.attention.block_attention import (
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
@@ -246,7 +247,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         found, band, sizes = 1.0, problem.band, (problem.queries, problem.keys)
         if problem.has_mask:
             blocks, share = max(1, tile // problem.block.columns), problem.density.share
-            found = (1 - (1 - share) ** blocks) / share
+            found = any_live(share, blocks) / share
         wide = Band(band.least - tile + 1, band.most + STEP - 1, round_up(band.sinks, tile))
         return found * wide.places(*sizes) / max(1, band.places(*sizes))
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from sparsegen.kernels.base import Constraint, Family
 from sparsegen.kernels.config import Config, Value
+from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.bits import words_for
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -95,14 +96,14 @@ def live_share(problem: MaskedConv2dProblem) -> float:
     """
     rows, columns = window_sides(problem) if problem.mask_of.is_of_input else (UNIT, UNIT)
     blocks = _blocks_met(rows, problem.mask_block.rows) * _blocks_met(columns, problem.mask_block.columns)
-    return 1.0 - float((1 - live_blocks_share(problem)) ** blocks)
+    return any_live(live_blocks_share(problem), blocks)
 
 
 def live_blocks_share(problem: MaskedConv2dProblem) -> float:
     """The expected share of blocks that are live, where any is: a call whose masks are empty has nothing to hasten."""
     rows, columns = problem.mask_shape
     share = problem.density.share
-    return min(1.0, share / (1 - (1 - share) ** (problem.batch * rows * columns)))
+    return min(1.0, share / any_live(share, problem.batch * rows * columns))
 
 
 def _blocks_met(length: int, block: int) -> float:

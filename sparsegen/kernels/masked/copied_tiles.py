@@ -30,6 +30,7 @@ from sparsegen.kernels.layouts.copied_ring import (
     ring_constraints,
     walk_constraint,
 )
+from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.masked.masked_tiles_time import TF32_PRODUCTS
 from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
@@ -239,7 +240,7 @@ class CopiedTiles(Family[P, C]):
         c, rates, side = config, device.expected_rates, Side.of(problem)
         share = problem.density.share
         # The probability that a block is live in at least one of a tile's rows.
-        union = share if side.row_block % TILE_M == 0 else 1 - (1 - share) ** 2
+        union = share if side.row_block % TILE_M == 0 else any_live(share, 2)
         rounds = self._tiles(problem, c) * (union if side.samples else 1.0) / device.multiprocessors
         is_idle = not side.samples and rounds < IDLE
         if not shared:

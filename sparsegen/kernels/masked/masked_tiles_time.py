@@ -18,6 +18,7 @@ from sparsegen.kernels.layouts.limits import (
     lacking_share,
     resident_blocks,
 )
+from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.layouts.loads import LEAST_ASYNC
 from sparsegen.kernels.layouts.warp_tiles import sums_of, threads_of
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
@@ -68,11 +69,6 @@ class Times(NamedTuple):
 @lru_cache(maxsize=64)  # a heuristic asks for each of its configs
 def _least_bytes(problem: MaskedProblem) -> int:
     return problem.cost(0).bytes
-
-
-def any_live(share: float, blocks: int) -> float:
-    """The probability that any of some blocks is live."""
-    return 1 - (1 - share) ** blocks
 
 
 def stored_cycles(side: Side, tile_m: int, tile_n: int) -> float:

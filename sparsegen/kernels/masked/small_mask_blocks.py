@@ -13,6 +13,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.copied_ring import CHUNK_BYTES, PIECE, THREADS, TILE_M, ring_constraints
 from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.masked.masked_tiles_time import stored_cycles
 from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
@@ -136,7 +137,7 @@ class SmallBlocks(Family[P, C]):
         """Waves of tiles, each as long as its loads or as its warps' fragments; the longest one makes the last wave."""
         c, rates, side, share = config, device.expected_rates, Side.of(problem), problem.density.share
         strips = max(1, TILE_M // side.row_block)
-        union = 1 - (1 - share) ** strips  # of the blocks along the contraction are loaded
+        union = any_live(share, strips)  # of the blocks along the contraction are loaded
         size = problem.dtype.itemsize
         loaded = side.inner * (union * c.tile_n + share * TILE_M) * size  # bytes of a tile
         # A warp's own share of the contraction, that of the longest of a tile's rows.

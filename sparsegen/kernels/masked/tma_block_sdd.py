@@ -12,6 +12,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.copied_ring import CHUNK_BYTES, PIECE, ROW_BYTES, THREADS, ring_constraints
 from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
@@ -149,8 +150,8 @@ class TmaBlockSdd(Family[SddProblem, TmaBlockSddConfig]):
         live = share * blocks
         most = live + 2 * math.sqrt(live * (1 - share))
         walks = max(1, math.ceil(most * units / (WARPS * UNITS)))
-        rows: float = c.tile_m * (1 - (1 - share) ** in_strip)
-        columns: float = c.tile_n * (1 - (1 - share) ** (blocks * PIECE / c.tile_n))
+        rows = c.tile_m * any_live(share, in_strip)
+        columns = c.tile_n * any_live(share, blocks * PIECE / c.tile_n)
         stage = walks * (rows + columns) * ROW_BYTES  # bytes
         fragments = most * (side.row_block + side.inner_block) / UNIT * (STEP // UNIT)
         cycles = max(stage / LOADED_PER_CYCLE, stage / ROW_BYTES + fragments * FRAGMENT_CYCLES)

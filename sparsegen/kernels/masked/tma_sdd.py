@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import tunable
 from sparsegen.kernels.layouts.copied_ring import PIECE, TILE_M, CopiedTilesConfig
+from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.masked.copied_tiles import CopiedTiles
 from sparsegen.matrix.features import Features
 from sparsegen.operators import FactorType, SddProblem
@@ -66,7 +67,7 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
         if not config.own_columns:
             return whole
         share = problem.density.share
-        union = 1 - (1 - share) ** (TILE_M // PIECE)
+        union = any_live(share, TILE_M // PIECE)
         return whole * max(LEAST_OWN[config.cluster], share / union)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
+from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.layouts.loads import partial_stores_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.kernels.packed import Packed
@@ -135,7 +136,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         """
         p, taps = problem, problem.filter_volume.taps
         rows = min(taps // p.filter_volume.sides[2], BIN_BITS)
-        live = 1.0 - float((1.0 - p.density.share) ** (taps / rows))
+        live = any_live(p.density.share, taps / rows)
         bits = -sum(share * math.log2(share) for share in (live, 1.0 - live) if share > 0)  # of a row
         alike = min(rows - 1.0, math.log2(max(1.0, p.points / tile_m)) / bits) if bits else rows - 1.0
         return taps / rows * (rows - alike * (1.0 - live))
