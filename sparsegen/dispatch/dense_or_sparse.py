@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sparsegen.dispatch.dense_time import (
-    CHUNK_BYTES,
     Known,
+    are_whole,
     dense_time_us,
     is_modelled,
     is_near,
@@ -16,7 +16,7 @@ from sparsegen.dispatch.dense_time import (
 )
 from sparsegen.errors import ConfigError
 from sparsegen.kernels.base import Device
-from sparsegen.operators import OPERATORS, DType, HasDense, Problem, SpmmProblem
+from sparsegen.operators import OPERATORS, HasDense, Problem, SpmmProblem
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.ranking import preference
 from sparsegen.tuning_db.records import Baseline, MeasuredAs
@@ -147,21 +147,13 @@ def zeroing_us(problem: Problem, device: Device) -> float:
     return rates.launch_us + problem.zeroing_bytes / rates.copy_bytes_per_us
 
 
-def _is_aligned(problem: MaskedProblem) -> bool:
-    """True if rows of all matrices are whole chunks of 16 bytes, or elements have 32 bits."""
-    if problem.dtype is DType.FLOAT32:
-        return True
-    return all(
-        spec.shape[-1] * spec.dtype.itemsize % CHUNK_BYTES == 0
-        for spec in (*problem.dense_operands(), problem.result(0))
-    )
-
-
 def estimated_dense(problem: Problem, device: Device, known: Sequence[Known]) -> Time | None:
     """The time by the model of dense products, corrected by the nearest measured one; None where it has none."""
     if not problem.has_pattern and problem.dense_product is not None and device.backend == "cuda":
-        whole = SpmmProblem(*problem.dense_product, problem.dtype)
-        us = modelled_us(whole, device, is_aligned=_is_aligned(cast("MaskedProblem", problem)))
+        whole, masked = SpmmProblem(*problem.dense_product, problem.dtype), cast("MaskedProblem", problem)
+        specs = *masked.dense_operands(), masked.result(0)
+        is_aligned = are_whole(masked.dtype, (spec.shape[-1] * spec.dtype.itemsize for spec in specs))
+        us = modelled_us(whole, device, is_aligned=is_aligned)
         return Time.of_dense(us + zeroing_us(problem, device), Source.PREDICTED)
     if not (isinstance(problem, SpmmProblem) and is_modelled(problem, device)):
         return None

@@ -10,7 +10,7 @@ says how far off the model is on shapes that were left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
@@ -103,7 +103,12 @@ def is_aligned(problem: SpmmProblem) -> bool:
     """True if rows of all three matrices are whole chunks of 16 bytes, or their elements have 32 bits."""
     p = problem
     rows = (p.k, p.n) if p.layout is Layout.ROW else (p.k, p.m)
-    return p.dtype is DType.FLOAT32 or all(row * p.dtype.itemsize % CHUNK_BYTES == 0 for row in rows)
+    return are_whole(p.dtype, (row * p.dtype.itemsize for row in rows))
+
+
+def are_whole(dtype: DType, row_bytes: Iterable[int]) -> bool:
+    """True if rows of so many bytes are whole chunks, or their elements have 32 bits."""
+    return dtype is DType.FLOAT32 or all(nbytes % CHUNK_BYTES == 0 for nbytes in row_bytes)
 
 
 def modelled_us(
