@@ -123,10 +123,12 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         for at most 4 blocks a multiprocessor if there are parts. It rests on arithmetic: more parts only add sums.
         """
         p, c = problem, config
-        filters, channels = self._of_group(p)
-        is_large = c.tile_m > 2 * max(16, filters) or c.tile_n > 2 * max(16, channels)
         blocks = self._tiles(p, c) * c.parts
-        return not is_large and self._sums(c) >= 16 and (c.parts == 1 or blocks <= 4 * device.multiprocessors)
+        return (
+            not self._is_large(p, c)
+            and self._sums(c) >= 16
+            and (c.parts == 1 or blocks <= 4 * device.multiprocessors)
+        )
 
     def constants(
         self, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig
@@ -176,10 +178,9 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
     def _some(self, problem: MaskedConv2dWeightsProblem, device: Device) -> Iterator[WindowConvWeightsConfig]:
         """Valid configs: tiles of several sizes, as many taps as registers hold, and parts with a unit each."""
         p = problem
-        filters, channels = self._of_group(p)
         units = live_share(p.forward) * units_of(p.forward)
         for start in SHAPES:
-            if start.tile_m > 2 * max(16, filters) or start.tile_n > 2 * max(16, channels):
+            if self._is_large(p, start):
                 continue
             for taps in (t for t in (9, 7, 5, 3, 1) if p.taps % t == 0):
                 found = replace(start, taps=taps)
@@ -227,6 +228,12 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
             sums = 2 * self.scratch(p, c)["partial_sums"] / device.l2_bytes_per_us
             sums += c.parts * (PART_US + self._sums(c) * SUM_US)
         return rates.launch_us + START_US + max(computing, loading, moving, waiting) + sums
+
+    @classmethod
+    def _is_large(cls, problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig) -> bool:
+        """True for tiles more than twice as large as a group's filters or channels."""
+        filters, channels = cls._of_group(problem)
+        return config.tile_m > 2 * max(16, filters) or config.tile_n > 2 * max(16, channels)
 
     @staticmethod
     def _of_group(problem: MaskedConv2dWeightsProblem) -> tuple[int, int]:
