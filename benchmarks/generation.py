@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import click
@@ -138,7 +138,7 @@ def gated(gate_up: Tensor) -> Tensor:
     return silu(gate) * up
 
 
-@cache
+@lru_cache
 def fused(place: torch.device) -> tuple[Callable[..., Any], ...]:
     """Returns what lies between products, compiled on a GPU."""
     functions = normed, rotated, gated

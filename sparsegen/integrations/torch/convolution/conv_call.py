@@ -102,7 +102,7 @@ class ConvCall:
         runs = self.runs_kernel
         if not (self._decided(x.device) if runs is None else runs):
             if self.runs_kernel is None and self.launch is None and what is not Asked.MORE:
-                self._make_ready(what, x, weight, bias, mask, words)
+                self._make_ready(what, (x, weight, bias), mask, words)
             groups, mask_of, _, relu, _ = self.rest[4:]
             given = x, weight, bias, mask, self.rest[:4], groups, MaskOf(mask_of), relu
             return conv_choice.dense_convolution(*given, at_once=what is Asked.NOTHING)
@@ -120,24 +120,17 @@ class ConvCall:
         return result
 
     def _make_ready(
-        self,
-        what: Asked,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        mask: Tensor,
-        words: Tensor | None,
+        self, what: Asked, operands: Sequence[Tensor | None], mask: Tensor, words: Tensor | None
     ) -> None:
         """Run our kernels once where a call from Python is dense, and one in a CUDA graph is not: what a capture comes
         to first cannot be loaded, so that it would run without the copies that these kernels want.
         """
-        if is_capturing(x):
+        if is_capturing(mask):
             return
-        given = [t if t is None else t.detach().requires_grad_(t.requires_grad) for t in (x, weight, bias)]
-        first, filters, added = given
-        assert first is not None and filters is not None
+        given: list[Any] = [t if t is None else t.detach().requires_grad_(t.requires_grad) for t in operands]
         ours = replace(self, runs_kernel=True)
-        y = ours(what, first, filters, added, mask, words)
+        x, weight, bias = given
+        y = ours(what, x, weight, bias, mask, words)
         self.launch, self.pack = ours.launch, ours.pack
         if what is Asked.GRADIENT:
             torch.autograd.grad(y, [t for t in given if t is not None and t.requires_grad], y.detach())
