@@ -107,7 +107,7 @@ def is_aligned(problem: SpmmProblem) -> bool:
 
 
 def are_whole(dtype: DType, row_bytes: Iterable[int]) -> bool:
-    """True if rows of so many bytes are whole chunks, or their elements have 32 bits."""
+    """True if rows of these lengths in bytes are whole chunks, or their elements have 32 bits."""
     return dtype is DType.FLOAT32 or all(nbytes % CHUNK_BYTES == 0 for nbytes in row_bytes)
 
 
