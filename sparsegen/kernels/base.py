@@ -9,7 +9,7 @@ import itertools
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, get_args
@@ -281,6 +281,29 @@ class Family(ABC, Generic[P, C]):
         except ConfigError:  # `proposals` says so
             return math.inf
         return self.analytic_us(problem, features, heuristic, device)
+
+    def by_time(self, problem: P, features: Features, configs: Iterable[C], device: Device) -> list[C]:
+        """Configs by the time that they should take on such a device, the fastest first; equals stay in order."""
+        typical = device.typical_rated
+        return sorted(configs, key=lambda c: self.analytic_us(problem, features, c, typical))
+
+    def fastest(self, problem: P, features: Features, configs: Iterable[C], device: Device) -> C:
+        """The config that should take the least time on such a device; of equals the first one."""
+        return self.by_time(problem, features, configs, device)[0]
+
+    def fastest_valid(
+        self,
+        problem: P,
+        features: Features,
+        configs: Iterable[C],
+        device: Device,
+        *,
+        otherwise: C | None = None,
+    ) -> C:
+        """The same of the valid ones; ``otherwise`` if none is valid, by default the `fastest` of all."""
+        ordered = self.by_time(problem, features, configs, device)
+        valid = (c for c in ordered if self.is_valid(problem, c, device))
+        return next(valid, otherwise or ordered[0])
 
     def config(self, /, **values: object) -> C:
         """A config from names and values; see `Config.parse`."""

@@ -207,7 +207,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         """One pass and two, as far as sums fit the registers; for blocks of fewer keys than a tile has, and for short
         windows, tiles of one warpgroup too: the fastest one first.
         """
-        typical, is_narrow = device.typical_rated, in_chunks(problem.head_dim) <= NARROW
+        is_narrow = in_chunks(problem.head_dim) <= NARROW
         has_small = problem.has_mask and problem.block.columns < TILE
         is_small = is_narrow and (has_small or 0 < problem.span.window <= SHORT_WINDOW)
         forms = [
@@ -216,7 +216,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             for passes in PRODUCTS
             if passes == 2 or is_narrow
         ]
-        return sorted(forms, key=lambda form: self.analytic_us(problem, features, form, typical))
+        return self.by_time(problem, features, forms, device)
 
     def analytic_us(
         self,

@@ -291,7 +291,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> HaloConvConfig:
         """The config for enough waves, with more stages or wider chunks where boxes of few units are waited for."""
-        found, typical = self._of_waves(problem, device), device.typical_rated
+        found = self._of_waves(problem, device)
         deeper = (
             replace(found, chunk=chunk, input_stages=stages)
             for chunk in dict.fromkeys((found.chunk, CHUNKS[0]))
@@ -299,7 +299,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
             if stages > found.input_stages
         )
         some = (found, *(c for c in deeper if self.is_valid(problem, c, device)))
-        return min(some, key=lambda c: self.analytic_us(problem, features, c, typical))
+        return self.fastest(problem, features, some, device)
 
     def _of_waves(self, problem: MaskedConv2dProblem, device: Device) -> HaloConvConfig:
         """The first config for such filters whose tiles fill the device for enough waves, else the last one."""

@@ -211,10 +211,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
         self, problem: MaskedConv2dWeightsProblem, features: Features, device: Device
     ) -> list[HaloConvWeightsConfig]:
         """Each tile's config, the fastest first; of equals the one that reads least for a product."""
-        typical = device.typical
-        return sorted(
-            self._ordered(problem, device), key=lambda c: self.analytic_us(problem, features, c, typical)
-        )
+        return self.by_time(problem, features, self._ordered(problem, device), device)
 
     def _ordered(
         self, problem: MaskedConv2dWeightsProblem, device: Device

@@ -127,8 +127,7 @@ class TileConv(MaskedConvolution[TileConvConfig]):
         some = (
             TileConvConfig(tile_n, step, thread_pixels=2) for tile_n in (16, 32, 64) for step in (16, 8, 32)
         )
-        typical = device.typical_rated
-        return min(some, key=lambda c: self.analytic_us(problem, features, c, typical))
+        return self.fastest(problem, features, some, device)
 
     @staticmethod
     def _threads(config: TileConvConfig) -> int:

@@ -110,11 +110,11 @@ class UnitTiles(MaskedConvolution[C]):
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> C:
         """Returns the shape with the least expected time; none is twice as wide as a group's filters."""
-        p, typical, of_group = problem, device.typical_rated, problem.filters // problem.groups.count
+        p, of_group = problem, problem.filters // problem.groups.count
         smallest = self._with_room(p, self.fitted(p, self.smallest), device)
         some = (self.fitted(p, shape) for shape in self.shapes)
         valid = (c for c in some if c.tile_n < 2 * max(16, of_group) and self.is_valid(p, c, device))
-        return min((*valid, smallest), key=lambda c: self.analytic_us(p, features, c, typical))
+        return self.fastest(p, features, (*valid, smallest), device)
 
     def _with_room(self, problem: MaskedConv2dProblem, config: C, device: Device) -> C:
         """The config with as many blocks on a multiprocessor as there is room for, at most as many as it has."""

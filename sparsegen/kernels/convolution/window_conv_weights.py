@@ -162,18 +162,13 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         self, problem: MaskedConv2dWeightsProblem, features: Features, device: Device
     ) -> WindowConvWeightsConfig:
         """Returns the config with the least expected time among tiles no larger than a group."""
-        typical = device.typical_rated
-        return min(self._some(problem, device), key=lambda c: self.analytic_us(problem, features, c, typical))
+        return self.fastest(problem, features, self._some(problem, device), device)
 
     def alternatives(
         self, problem: MaskedConv2dWeightsProblem, features: Features, device: Device
     ) -> tuple[WindowConvWeightsConfig, ...]:
         """The next ones by expected time."""
-        typical = device.typical_rated
-        ordered = sorted(
-            self._some(problem, device), key=lambda c: self.analytic_us(problem, features, c, typical)
-        )
-        return tuple(ordered[1:6])
+        return tuple(self.by_time(problem, features, self._some(problem, device), device)[1:6])
 
     def _some(self, problem: MaskedConv2dWeightsProblem, device: Device) -> Iterator[WindowConvWeightsConfig]:
         """Valid configs: tiles of several sizes, as many taps as registers hold, and parts with a unit each."""

@@ -351,10 +351,10 @@ class WalkedTiles(CopiedTiles[P, W]):
         """
         found = CopiedTiles.heuristic(self, problem, features, device)
         if found.order == Order.PLACED:  # row by row: who has one of the longest has one of the shortest too
-            few, typical = replace(found, raster=1, tail=1), device.typical_rated
+            few = replace(found, raster=1, tail=1)
             shared = replace(few, tile_n=128, cluster=1, shared=True)
             some = (few, shared) if self.is_valid(problem, shared, device) else (few,)
-            return min(some, key=lambda c: self.analytic_us(problem, features, c, typical))
+            return self.fastest(problem, features, some, device)
         if self._leaves_l2(problem, found.raster, device):
             return replace(found, raster=8, tail=4)
         is_even = problem.density.share > EVEN_DENSITY

@@ -129,9 +129,8 @@ class SmallBlocks(Family[P, C]):
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
         """Returns the tiles with the least expected time; of those that are expected to take as long, the widest."""
-        typical = device.typical_rated
         some = [self.config_type(tile_n=tile_n) for tile_n in (256, 128, 64)]
-        return min(some, key=lambda c: self.analytic_us(problem, features, c, typical))
+        return self.fastest(problem, features, some, device)
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
         """Waves of tiles, each as long as its loads or as its warps' fragments; the longest one makes the last wave."""

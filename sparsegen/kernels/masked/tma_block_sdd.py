@@ -131,13 +131,12 @@ class TmaBlockSdd(Family[SddProblem, TmaBlockSddConfig]):
 
     def heuristic(self, problem: SddProblem, features: Features, device: Device) -> TmaBlockSddConfig:
         """Returns the tiles with the least expected time; of those that are expected to take as long, the largest."""
-        typical = device.typical_rated
         some = [
             self.config_type(tile_m=tile_m, tile_n=tile_n)
             for tile_m in (256, 128, 64)
             for tile_n in (512, 256, 128)
         ]
-        return min(some, key=lambda c: self.analytic_us(problem, features, c, typical))
+        return self.fastest(problem, features, some, device)
 
     def analytic_us(
         self, problem: SddProblem, features: Features, config: TmaBlockSddConfig, device: Device

@@ -245,9 +245,8 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
             for inputs in INPUTS
             if cluster == 1 or resident_blocks == 1
         ]
-        typical = device.typical_rated
-        configs.sort(key=lambda c: self.analytic_us(problem, features, c, typical))
-        return first_that_fits(configs, lambda c: self.is_valid(problem, c, device))
+        ordered = self.by_time(problem, features, configs, device)
+        return first_that_fits(ordered, lambda c: self.is_valid(problem, c, device))
 
 
 def on_tensor_cores(problem: SparseNetworkProblem) -> bool:

@@ -263,15 +263,11 @@ class StagedNetwork(Family[SparseNetworkProblem, StagedNetworkConfig]):
         self, problem: SparseNetworkProblem, features: Features, device: Device
     ) -> StagedNetworkConfig:
         """Returns the config with the least expected time: with buffers of all neurons, or the largest that fit."""
-        typical = device.typical_rated
         smallest = StagedNetworkConfig(
             minibatch=4, vector=self._vector(problem, 4), buffer=BUFFERS[0], warps=4, resident_blocks=1
         )
         smallest = replace(smallest, **dropped(problem))
-        return min(
-            (*self._usual(problem, device), smallest),
-            key=lambda c: self.analytic_us(problem, features, c, typical),
-        )
+        return self.fastest(problem, features, (*self._usual(problem, device), smallest), device)
 
     def _usual(self, problem: SparseNetworkProblem, device: Device) -> Iterator[StagedNetworkConfig]:
         """Valid configs of every minibatch and several blocks, each with the largest useful buffer that fits."""

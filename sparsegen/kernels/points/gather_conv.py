@@ -103,7 +103,8 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
             for stages in (3, 2)
             if tile_n <= widest and step <= max(16, min(longest, round_up(p.channels, 16)))
         )
-        return self.fastest(p, features, (c for c in some if self.is_worth_trying(p, c, device)), device)
+        likely = (c for c in some if self.is_worth_trying(p, c, device))
+        return self.fastest(p, features, self.with_smallest(p, likely, device), device)
 
     def analytic_us(
         self, problem: SubmanifoldConv3dProblem, features: Features, config: GatherConvConfig, device: Device

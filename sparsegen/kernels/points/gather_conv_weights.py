@@ -121,7 +121,8 @@ class GatherConvWeights(GatheredTiles[SubmanifoldConv3dWeightsProblem, GatherCon
             for step in (16, 32, 64)
             for parts in (1, 4, 16, 64)
         )
-        return self.fastest(p, features, (c for c in some if self.is_worth_trying(p, c, device)), device)
+        likely = (c for c in some if self.is_worth_trying(p, c, device))
+        return self.fastest(p, features, self.with_smallest(p, likely, device), device)
 
     def analytic_us(
         self,

@@ -13,7 +13,6 @@ from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import SCHEDULERS, enough_registers, resident_blocks, shared_memory_fits
 from sparsegen.kernels.layouts.loads import step_us
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
-from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, PointsProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
@@ -107,14 +106,10 @@ class GatheredTiles(Family[P, C]):
         loading = step_us(dtype, loads, threads, c.stages, together, arrived_us=ARRIVED_US)
         return loading + PRODUCT_US * products * sharing
 
-    def fastest(self, problem: P, features: Features, some: Iterable[C], device: Device) -> C:
-        """The valid config with the least expected time; the smallest one if none is valid."""
-        typical, smallest = (
-            device.typical_rated,
-            self.config_type(tile_m=32, tile_n=16, step=16, warps_n=1, stages=2),
-        )
-        valid = (c for c in some if self.is_valid(problem, c, device))
-        return min((*valid, smallest), key=lambda c: self.analytic_us(problem, features, c, typical))
+    def with_smallest(self, problem: P, some: Iterable[C], device: Device) -> list[C]:
+        """The valid ones of some configs, and the smallest one, which always is."""
+        smallest = self.config_type(tile_m=32, tile_n=16, step=16, warps_n=1, stages=2)
+        return [*(c for c in some if self.is_valid(problem, c, device)), smallest]
 
     @abstractmethod
     def shared_bytes(self, problem: P, config: C) -> int:

@@ -246,7 +246,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
 
     def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> MmaSddmmConfig:
         """The shape, stages and blocks that should be fastest."""
-        typical, itemsize = device.typical_rated, problem.dtype.itemsize
+        itemsize = problem.dtype.itemsize
         short, wide = 64 // itemsize, 128 // itemsize
         widths = (short,) if problem.k <= short else (wide, short)
         configs = [
@@ -262,9 +262,8 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
             for tile_k in widths
             for stages in (3, 2)
         ]
-        configs.sort(key=lambda c: self.analytic_us(problem, features, c, typical))
-        valid = (c for c in configs if self.is_valid(problem, c, device))
-        return next(valid, replace(SHAPES[-1], tile_k=short, stages=2))
+        smallest = replace(SHAPES[-1], tile_k=short, stages=2)
+        return self.fastest_valid(problem, features, configs, device, otherwise=smallest)
 
     @staticmethod
     def _step(problem: SddmmProblem, features: Features, config: MmaSddmmConfig) -> int:

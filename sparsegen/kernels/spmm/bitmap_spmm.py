@@ -177,10 +177,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> BitmapConfig:
         """The valid config that should take the least time."""
-        typical = device.typical_rated
-        ordered = sorted(CONFIGS, key=lambda config: self.analytic_us(problem, features, config, typical))
-        valid = (config for config in ordered if self.is_valid(problem, config, device))
-        return next(valid, self.config())
+        return self.fastest_valid(problem, features, CONFIGS, device, otherwise=self.config())
 
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: BitmapConfig, device: Device

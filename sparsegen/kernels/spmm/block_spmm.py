@@ -171,8 +171,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> BlockSpmmConfig:
         """The config that should be fastest; the narrowest tiles where there are too few columns for a cluster."""
         likely = [c for c in LIKELY_CONFIGS if _has_columns(problem, c)] or LIKELY_CONFIGS[-1:]
-        typical = device.typical_rated
-        return min(likely, key=lambda c: self.analytic_us(problem, features, c, typical))
+        return self.fastest(problem, features, likely, device)
 
     def alternatives(
         self, problem: SpmmProblem, features: Features, device: Device

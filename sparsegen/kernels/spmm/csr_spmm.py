@@ -377,9 +377,8 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:
         """The tile and the splits that should be fastest."""
-        typical = device.typical_rated
         configs = self._strided(problem) if problem.layout is Layout.COLUMN else self._row_major(problem)
-        return min(configs, key=lambda c: self.analytic_us(problem, features, c, typical))
+        return self.fastest(problem, features, configs, device)
 
     def _row_major(self, problem: SpmmProblem) -> Iterator[CsrSpmmConfig]:
         """Blocks of 128 threads, each with a vector of B in hand: other tunables make a difference of 1 %."""

@@ -237,13 +237,10 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:
         """The config that should be fastest of one that goes by the problem's size and of some that often are."""
-        typical = device.typical_rated
         by_size = self._by_size(problem, features, device)
         likely = (self._with_prefetch(c, features) for c in LIKELY_CONFIGS[problem.dtype.itemsize])
-        fastest_first = sorted(
-            (by_size, *likely), key=lambda c: self.analytic_us(problem, features, c, typical)
-        )
-        suited = (c for c in fastest_first if c is by_size or self.suits(problem, features, c, device))
+        ordered = self.by_time(problem, features, (by_size, *likely), device)
+        suited = (c for c in ordered if c is by_size or self.suits(problem, features, c, device))
         return next(suited)
 
     def _by_size(self, problem: SpmmProblem, features: Features, device: Device) -> MmaSpmmConfig:

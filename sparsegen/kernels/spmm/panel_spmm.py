@@ -382,8 +382,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         if problem.layout is Layout.COLUMN or problem.value_sets > 1:
             return by_memory
         likely = (by_memory, *(c for c in ROW_MAJOR if self.suits(problem, features, c, device)))
-        typical = device.typical_rated
-        return min(likely, key=lambda c: self.analytic_us(problem, features, c, typical))
+        return self.fastest(problem, features, likely, device)
 
     def _by_memory(self, problem: SpmmProblem, device: Device) -> PanelSpmmConfig:
         itemsize = problem.dtype.itemsize

@@ -279,13 +279,12 @@ class SegmentSpmm(Family[SpmmProblem, SegmentSpmmConfig]):
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> SegmentSpmmConfig:
         """The segments, tiles and loads that should be fastest."""
-        typical = device.typical_rated
         vector, itemsize = widest_vector(problem.n, problem.dtype), problem.dtype.itemsize
         widest = WIDEST_TILE_BYTES  # or as much as has room in the L2 in all rows of B
         while widest > 8 * vector * itemsize and 2 * problem.k * widest > device.l2_bytes:
             widest //= 2
         likely = _likely(problem.n, vector, widest // itemsize, _index_bits(problem))
-        return min(likely, key=lambda c: self.analytic_us(problem, features, c, typical))
+        return self.fastest(problem, features, likely, device)
 
 
 @lru_cache(maxsize=1024)

@@ -135,7 +135,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
 
         Parts of the last group even out rows of different lengths, but B may come from memory again for each.
         """
-        typical, start = device.typical_rated, self.config_type()
+        start = self.config_type()
         if _comes_again(problem, features, device):
             start = replace(start, tail=start.raster)
 
@@ -144,7 +144,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
                 return replace(start, tile_n=width)
             return self.config_type(tile_n=width, cluster=1, raster=8, order=Order.PLACED.value)
 
-        return min(map(of, REACHED), key=lambda c: self.analytic_us(problem, features, c, typical))
+        return self.fastest(problem, features, map(of, REACHED), device)
 
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: TmaBlockSpmmConfig, device: Device

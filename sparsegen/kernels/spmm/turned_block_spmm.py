@@ -133,9 +133,8 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> TurnedBlockSpmmConfig:
         """The height of tiles that should take the least time, one thread block at a time, by position."""
-        typical = device.typical_rated
         heights = (self.config_type(tile_m=height) for height in (256, 128, 64))
-        return min(heights, key=lambda c: self.analytic_us(problem, features, c, typical))
+        return self.fastest(problem, features, heights, device)
 
     def analytic_us(
         self, problem: SpmmProblem, features: Features, config: TurnedBlockSpmmConfig, device: Device

@@ -374,12 +374,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> UspmmVecConfig:
         """The tile and the splits that should be fastest; gathered is what fits no shared memory."""
-        typical = device.typical_rated
-        ordered = sorted(
-            self._likely(problem, features), key=lambda c: self.analytic_us(problem, features, c, typical)
-        )
-        valid = (c for c in ordered if self.is_valid(problem, c, device))
-        return next(valid, ordered[0])
+        return self.fastest_valid(problem, features, self._likely(problem, features), device)
 
     def _likely(self, problem: SpmmProblem, features: Features) -> tuple[UspmmVecConfig, ...]:
         usual = UspmmVecConfig(
