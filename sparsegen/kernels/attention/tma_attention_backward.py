@@ -20,11 +20,11 @@ from sparsegen.kernels.attention.block_attention import (
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import BlockAttentionBackwardProblem, TokenOrder
 from sparsegen.operators.attention.span import Band
 from sparsegen.system.integers import ceil_div, round_up

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from sparsegen.kernels.base import Constraint, Family
 from sparsegen.kernels.config import Config, Value
-from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.bits import words_for
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import MaskedConv2dProblem, MaskedConv2dWeightsProblem, MaskOf
 from sparsegen.operators.convolution.masked_conv2d import UNIT
 from sparsegen.system.integers import ceil_div

@@ -30,13 +30,13 @@ from sparsegen.kernels.layouts.copied_ring import (
     ring_constraints,
     walk_constraint,
 )
-from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.masked.masked_tiles_time import TF32_PRODUCTS
 from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import DsdProblem, DType, FactorType, Float8, MaskedProblem
 from sparsegen.system.integers import ceil_div, round_up
 

@@ -18,11 +18,11 @@ from sparsegen.kernels.layouts.limits import (
     lacking_share,
     resident_blocks,
 )
-from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.layouts.loads import LEAST_ASYNC
 from sparsegen.kernels.layouts.warp_tiles import sums_of, threads_of
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
 from sparsegen.kernels.masked.side import Side
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import DType, MaskedProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up

@@ -13,13 +13,13 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.copied_ring import CHUNK_BYTES, PIECE, THREADS, TILE_M, ring_constraints
 from sparsegen.kernels.layouts.limits import shared_memory_fits
-from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.masked.masked_tiles_time import stored_cycles
 from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import DsdProblem, FactorType, MaskedProblem
 from sparsegen.system.integers import ceil_div
 

@@ -12,12 +12,12 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.copied_ring import CHUNK_BYTES, PIECE, ROW_BYTES, THREADS, ring_constraints
 from sparsegen.kernels.layouts.limits import shared_memory_fits
-from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import FactorType, SddProblem
 from sparsegen.system.integers import ceil_div
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import tunable
 from sparsegen.kernels.layouts.copied_ring import PIECE, TILE_M, CopiedTilesConfig
-from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.masked.copied_tiles import CopiedTiles
 from sparsegen.matrix.features import Features
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import FactorType, SddProblem
 
 # Measured on an H200 at 4096³ with half of the blocks dropped: the least share of a tile's time that columns of their

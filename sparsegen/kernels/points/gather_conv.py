@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.live_blocks import any_live
 from sparsegen.kernels.layouts.loads import partial_stores_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.kernels.packed import Packed
@@ -23,6 +22,7 @@ from sparsegen.kernels.points.gathered_tiles import (
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.matrix.kernel_map import BIN_BITS
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import DType, SubmanifoldConv3dProblem
 from sparsegen.system.integers import ceil_div, round_up
 

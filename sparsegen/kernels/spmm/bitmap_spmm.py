@@ -19,6 +19,7 @@ from sparsegen.kernels.spmm.copied_operands import copied_map, copied_scope
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div, round_up
 
@@ -209,7 +210,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
 
 def expected_slots(density: float, granule: int, row_cov: float = 0.0) -> float:
     """Slots of a tile, as many as the fullest lane needs, where nonzeros lie anywhere in rows that vary so much."""
-    bits, is_set = ELEMENTS / granule, 1 - (1 - min(1.0, density)) ** granule
+    bits, is_set = ELEMENTS / granule, any_live(min(1.0, density), granule)
     variance = bits * is_set * (1 - is_set) + OF_ROWS * (row_cov * bits * is_set) ** 2
     return min(bits, bits * is_set + FULLEST * math.sqrt(variance))
 

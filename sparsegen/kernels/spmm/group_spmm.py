@@ -17,6 +17,7 @@ from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.group_tiles import group_tiles
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
@@ -148,7 +149,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
         # A group has at most the columns of its 16 by 16 blocks with nonzeros.
         in_blocks = features.row_mean / features.block_fill if features.block_fill else 0.0
         columns = min(problem.k, SIDE * features.row_mean, in_blocks)
-        shared = problem.k * (1 - (1 - min(1.0, features.density)) ** SIDE)
+        shared = problem.k * any_live(min(1.0, features.density), SIDE)
         return math.ceil(min(columns, shared) / SIDE)
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> GroupSpmmConfig:

@@ -36,6 +36,7 @@ from sparsegen.kernels.spmm.panel_spmm_costs import (
 )
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div, round_up
 
@@ -363,7 +364,7 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         warps, threads = groups * c.threads_per_row / 32, c.threads_per_row // c.row_splits
         columns = c.tile_n // threads
         # Columns of a group's rows, as if nonzeros lay anywhere. Its last steps in each panel are half empty.
-        entries = problem.k * (1 - (1 - min(1.0, features.density)) ** c.rows_per_group)
+        entries = problem.k * any_live(min(1.0, features.density), c.rows_per_group)
         panels = 1 if c.panel_k == 0 else min(ceil_div(problem.k, c.panel_k), max(1.0, features.row_mean))
         entries += (c.step * c.row_splits - 1) / 2 * panels
         held = columns * c.rows_per_group + 2 * sum(self._step_bytes(problem, c)) // 4 + ADDRESS_REGISTERS

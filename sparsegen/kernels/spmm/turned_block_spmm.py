@@ -23,6 +23,7 @@ from sparsegen.kernels.spmm.tensor_tiles import block_side, held_share, whole_ti
 from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div
 
@@ -142,7 +143,7 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         c, rates = config, device.expected_rates
         held = held_share(features, SIDE, SIDE)
         blocks, panels = c.tile_m // SIDE, ceil_div(problem.k, SIDE)
-        met = 1 - (1 - held) ** max(1.0, c.tile_m / max(SIDE, block_side(features)))
+        met = any_live(held, max(1.0, c.tile_m / max(SIDE, block_side(features))))
         tile_blocks = panels * blocks * held
         read = tile_blocks * 2 * BLOCK_BYTES + met * panels * PANEL_BYTES  # bytes read by two warpgroups
         written = tile_blocks * BLOCK_BYTES + met * panels * PANEL_BYTES

@@ -18,6 +18,7 @@ from sparsegen.integrations.torch.blocks.plain_places import tiles
 from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.matrix.block_mask import grid
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.matrix.partial_blocks import FULL
 
 SIDE = 64  # of the blocks that the gradients' kernels take
@@ -55,7 +56,7 @@ class UnitedBlocks:
     def options(self, options: AttentionOptions) -> AttentionOptions:
         """The options of a call with large blocks: as many live as if small ones were drawn alone."""
         down, across = self.inside
-        share = 1.0 - (1.0 - options.density) ** (down * across)
+        share = any_live(options.density, down * across)
         return options._replace(block_rows=self.large[0], block_columns=self.large[1], density=share)
 
     def described(self, more: Beside) -> Beside:

@@ -19,6 +19,7 @@ from sparsegen.integrations.torch.convolution.masked_conv_kernels import (
     live_blocks,
     live_pixels,
 )
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.matrix.spatial_mask import Reach, dilate, words_of
 from sparsegen.operators import MaskOf
 
@@ -88,7 +89,7 @@ def gradients(
             size = (int(x.shape[2]), int(x.shape[3]))
             blocks = live_blocks(words, sides.block, size)
             mask = words_of(dilate(blocks, size, sides.block, reach))
-            own = replace(sides, density=1 - (1 - sides.density) ** AROUND)
+            own = replace(sides, density=any_live(sides.density, AROUND))
         dw = own.by_weights(counted, dy, mask, filter_size)
     if needs[2]:
         db = _by_bias(dy, words, sides) if mask_of is MaskOf.OUTPUT else dy.sum((0, 2, 3))

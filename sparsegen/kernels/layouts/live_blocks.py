@@ -1,8 +1,0 @@
-"""Blocks of a mask as expected times see them: each is live by itself, with one probability."""
-
-from __future__ import annotations
-
-
-def any_live(share: float, blocks: float) -> float:
-    """The probability that any of some blocks is live, where each one is with the probability ``share``."""
-    return float(1.0 - (1.0 - share) ** blocks)
