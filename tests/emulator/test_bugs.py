@@ -33,7 +33,7 @@ REPORTED = {
     "kShuffleDiverged": r"divergent .* 32 threads wait at a warp operation on line \d+, 32 threads wait at",
     "kShuffleFromOutsideMask": r"shuffle from lane 20, which takes no part \(mask 0x0000ffff\)",
     "kProductWithoutALane": r"31 threads wait at a warp operation on line \d+, 33 have exited; lane 8 of warp 1",
-    "kWarpgroupProductOverflow": "heap-buffer-overflow.*\nREAD of size 2",
+    "kWarpgroupProductOverflow": "heap-buffer-overflow.*\nREAD of size 16",
     "kMisalignedVector": "misaligned address .* for type 'const struct float4'",
     "kMisalignedCopy": "global address .* is not aligned to its 8 bytes",
     "kSignedOverflow": "signed integer overflow",
