@@ -14,22 +14,43 @@ namespace {
 constexpr unsigned kBoxAlignment = 128;   // of shared addresses
 constexpr unsigned kArrayAlignment = 16;  // of the array's
 
-/// Calls `visit(shared offset, bytes of the array or nullptr outside it)` for each element of a box.
+constexpr unsigned kChunkBytes = 16;      // that stay together whatever the swizzle
+
+/// Calls `visit(shared offset, bytes of the array, how many)` for runs of a box's elements that lie inside the array and
+/// together in a chunk.
 template <class Visit>
-void each_element(const TensorMap& map, const Coordinates& first, Visit visit) {
+void each_run(const TensorMap& map, const Coordinates& first, Visit visit) {
     std::array<unsigned, kMostDimensions> place{};
-    const unsigned count = map.box_bytes() / map.item_bytes;
-    for (unsigned number = 0; number < count; ++number) {
-        char* element = map.array;
+    const bool is_dense = map.steps[0] == 1 && map.strides[0] == map.item_bytes;
+    for (unsigned offset = 0; offset < map.box_bytes();) {
+        unsigned items = 1;
+        if (is_dense) {
+            const unsigned in_chunk = (kChunkBytes - offset % kChunkBytes) / map.item_bytes;
+            items = std::min(std::max(1u, in_chunk), map.box[0] - place[0]);
+        }
+        char* bytes = map.array;
         bool inside = true;
         for (unsigned d = 0; d < map.rank; ++d) {
             const std::int64_t coordinate = first[d] + static_cast<std::int64_t>(place[d]) * map.steps[d];
+            if (d == 0 && coordinate < 0) {  // up to the array's edge, and then on to the other one
+                items = static_cast<unsigned>(std::min<std::int64_t>(items, -coordinate));
+            } else if (d == 0 && coordinate < map.sizes[0]) {
+                items = static_cast<unsigned>(std::min<std::int64_t>(items, map.sizes[0] - coordinate));
+            }
             inside = inside && coordinate >= 0 && coordinate < map.sizes[d];
-            element += coordinate * static_cast<std::int64_t>(map.strides[d]);
+            bytes += coordinate * static_cast<std::int64_t>(map.strides[d]);
         }
-        visit(number * map.item_bytes, inside ? element : nullptr);
-        for (unsigned d = 0; d < map.rank && ++place[d] == map.box[d]; ++d) {
+        if (inside) {
+            visit(offset, bytes, items * map.item_bytes);
+        }
+        offset += items * map.item_bytes;
+        place[0] += items;
+        for (unsigned d = 0; place[d] == map.box[d]; ++d) {
             place[d] = 0;
+            if (d + 1 == map.rank) {
+                break;
+            }
+            ++place[d + 1];
         }
     }
 }
@@ -52,11 +73,9 @@ void refuse_misaligned(const TensorMap& map, const void* shared, int line) {
 /// The box as it shall lie at `shared`.
 std::vector<std::byte> read_box(const TensorMap& map, const Coordinates& first, const void* shared) {
     std::vector<std::byte> data(map.box_bytes());
-    each_element(map, first, [&](unsigned offset, const char* element) {
-        if (element != nullptr) {
-            const auto place = swizzled(map, shared, offset) - reinterpret_cast<std::uintptr_t>(shared);
-            std::memcpy(data.data() + place, element, map.item_bytes);
-        }
+    each_run(map, first, [&](unsigned offset, const char* run, unsigned bytes) {
+        const auto place = swizzled(map, shared, offset) - reinterpret_cast<std::uintptr_t>(shared);
+        std::memcpy(data.data() + place, run, bytes);
     });
     return data;
 }
@@ -72,10 +91,8 @@ unsigned TensorMap::box_bytes() const {
 }
 
 void PendingStore::land() const {
-    each_element(map, first, [&](unsigned offset, char* element) {
-        if (element != nullptr) {
-            std::memcpy(element, reinterpret_cast<const char*>(swizzled(map, shared, offset)), map.item_bytes);
-        }
+    each_run(map, first, [&](unsigned offset, char* run, unsigned bytes) {
+        std::memcpy(run, reinterpret_cast<const char*>(swizzled(map, shared, offset)), bytes);
     });
 }
 
