@@ -92,47 +92,68 @@ void Block::start(uint3 index) {
 bool Block::advance() {
     // Every other block runs its threads from the last to the first: a missing barrier that one order hides shows
     // in the other.
-    const bool backward = (index_.x + index_.y + index_.z) % 2 != 0;
+    backward_ = (index_.x + index_.y + index_.z) % 2 != 0;
     const unsigned warps = (count_ + kWarpSize - 1) / kWarpSize;
     bool progress = false;
     for (unsigned i = 0; i < warps; ++i) {
-        progress |= run_warp(backward ? warps - 1 - i : i, backward);
+        progress |= run_warp(backward_ ? warps - 1 - i : i);
     }
     return progress;
 }
 
-bool Block::run_warp(unsigned warp, bool backward) {
+/// Threads that wait hand over to the next lane; this only begins each turn of the lanes, and ends threads.
+bool Block::run_warp(unsigned warp) {
     const unsigned first = warp * kWarpSize;
-    const unsigned lanes = std::min(kWarpSize, count_ - first);
+    Thread& begin = threads_[backward_ ? first + std::min(kWarpSize, count_ - first) - 1 : first];
     bool progress = false;
-    for (bool again = true; again; progress |= again) {
-        again = false;
-        for (unsigned i = 0; i < lanes; ++i) {
-            Thread& thread = threads_[first + (backward ? lanes - 1 - i : i)];
-            if (thread.state == ThreadState::ready) {
-                resume(thread);
-                again = true;
-            }
+    for (;;) {
+        Thread* thread = begin.state == ThreadState::ready ? &begin : next_ready(begin);
+        if (thread == nullptr) {
+            return progress;
+        }
+        for (; thread != nullptr; thread = next_ready(*thread)) {
+            thread = &resume(*thread);
+        }
+        progress = true;
+    }
+}
+
+/// The next lane of the same turn that can go on.
+Thread* Block::next_ready(const Thread& thread) {
+    const unsigned first = thread.number - thread.lane(), lanes = std::min(kWarpSize, count_ - first);
+    for (unsigned lane = thread.lane(); backward_ ? lane-- > 0 : ++lane < lanes;) {
+        if (threads_[first + lane].state == ThreadState::ready) {
+            return &threads_[first + lane];
         }
     }
-    return progress;
+    return nullptr;
 }
 
-void Block::resume(Thread& thread) {
+/// Runs a thread, and those that it hands over to; returns the last of them.
+Thread& Block::resume(Thread& thread) {
     running_thread = &thread;
     scheduler_.switch_to(thread.fiber);
-    running_thread = nullptr;
+    Thread& last = *std::exchange(running_thread, nullptr);
     if (!fault_.empty()) {
         throw KernelFault(fault_);
     }
-    if (thread.state == ThreadState::exited) {
+    if (last.state == ThreadState::exited) {
         --live_;
         open_barrier_if_complete();
         cluster_.open_barrier_if_complete();
     }
+    return last;
 }
 
-void Block::suspend(Thread& thread) { thread.fiber.switch_to(scheduler_); }
+void Block::suspend(Thread& thread) {
+    Thread* const next = thread.state == ThreadState::exited || !fault_.empty() ? nullptr : next_ready(thread);
+    if (next == nullptr) {
+        thread.fiber.switch_to(scheduler_);
+    } else {
+        running_thread = next;
+        thread.fiber.switch_to(next->fiber);
+    }
+}
 
 void Block::fail(Thread& thread, const std::string& text) {
     const uint3 t = thread.index;

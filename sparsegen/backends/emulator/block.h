@@ -86,8 +86,9 @@ public:
 
 private:
     static void thread_main();
-    bool run_warp(unsigned warp, bool backward);
-    void resume(Thread& thread);
+    bool run_warp(unsigned warp);
+    Thread* next_ready(const Thread& thread);
+    Thread& resume(Thread& thread);
     void open_barrier_if_complete();
     bool meeting_is_complete(const Thread& thread) const;
     void hold_meeting(const Thread& thread);
@@ -104,6 +105,7 @@ private:
     Stacks stacks_;
     std::unique_ptr<Thread[]> threads_;
     Fiber scheduler_;
+    bool backward_ = false;  // threads run from the last to the first
     SharedMemory shared_memory_;
     Barriers barriers_;
     unsigned live_ = 0;

@@ -13,7 +13,7 @@
 
 namespace sparsegen::emulator {
 
-/// One stack of execution. Fibers form a star: a hub enters the others, and each of them returns to the hub.
+/// One stack of execution. A hub enters the others, which may enter one another, and some of them returns to the hub.
 class Fiber {
 public:
     using Entry = void (*)();
@@ -27,10 +27,11 @@ public:
     /// return.
     void prepare(std::span<std::byte> stack, Entry entry);
 
-    /// Leaves this fiber, the running one, for `next`; returns when some fiber switches back to this one.
+    /// Leaves this fiber, the running one, for `next`; returns when some fiber switches back to this one. The first switch
+    /// of all leaves the hub.
     void switch_to(Fiber& next);
 
-    /// Completes the first switch to a fresh fiber, for the sanitizers; `hub` is where it came from.
+    /// Completes the first switch to a fresh fiber, for the sanitizers, which learn the stack of `hub` from the first of all.
     static void arrive(Fiber& hub);
 
 private:
