@@ -125,6 +125,14 @@ def test_rings_go_by_what_tests_take_and_do(tmp_path: Path, monkeypatch: pytest.
     assert [item.marks for item in items] == [*marks.values(), ["sanitizer", "slow"]]
 
 
+def test_what_reads_all_sources_is_never_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "FILE", tmp_path / "costs.json")
+    Costs({}, frozenset(), frozenset(f"{file}::long" for file in rings.SOURCES)).write()
+    items = [Item("long", path=TESTS / file) for file in rings.SOURCES]
+    rings.sort_into_rings(items)  # type: ignore[arg-type]
+    assert all(item.path.is_file() and item.marks == ["slow"] for item in items)
+
+
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> None:
     """All tests are there."""
