@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from contextlib import closing
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def check_file(path: Path, *, read_only: bool) -> None:
             "one with --db or SPARSEGEN_DB"
         )
     try:
-        if path.is_file():
+        mode = _mode(path)
+        if mode is not None and stat.S_ISREG(mode):
             if not _begins_like_sqlite(path):
                 raise DatabaseCorruptError(
                     f"{path} is not a SQLite database; it is left as it is. Move it away, or name "
@@ -53,7 +55,7 @@ def check_file(path: Path, *, read_only: bool) -> None:
                 raise DatabaseReadOnlyError(
                     f"{path} is not writable; make it so, or name another database with --db or SPARSEGEN_DB"
                 )
-        elif path.exists():
+        elif mode is not None:
             raise DatabaseError(f"{path} is not a file; name another database with --db")
         elif read_only:
             raise DatabaseError(f"there is no database at {path}; `sparsegen tune` makes one")
@@ -64,6 +66,14 @@ def check_file(path: Path, *, read_only: bool) -> None:
         raise DatabaseReadOnlyError(
             f"{path}: {why}; name another database with --db or SPARSEGEN_DB"
         ) from None
+
+
+def _mode(path: Path) -> int | None:
+    """The mode of what is there now, None where nothing is: asked once, as another process may make the file."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _begins_like_sqlite(path: Path) -> bool:

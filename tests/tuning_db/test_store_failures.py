@@ -16,6 +16,7 @@ from tuning_samples import (
 
 from sparsegen.errors import (
     DatabaseCorruptError,
+    DatabaseError,
     DatabaseFullError,
     DatabaseLockedError,
     DatabaseNewerError,
@@ -23,6 +24,7 @@ from sparsegen.errors import (
 )
 from sparsegen.tuning_db import engine as engine_module
 from sparsegen.tuning_db.records import Outcome
+from sparsegen.tuning_db.sqlite_files import check_file
 from sparsegen.tuning_db.store import Store
 
 
@@ -90,6 +92,28 @@ def test_a_newer_schema_is_refused(path: Path, read_only: bool) -> None:
     with pytest.raises(DatabaseNewerError, match=r"9001.*upgrade sparsegen") as caught:
         Store.open(path, read_only=read_only)
     assert str(path) in str(caught.value)
+
+
+def test_a_file_that_another_process_makes_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = Path.stat
+
+    def made_behind_a_look(self: Path, **options: bool) -> os.stat_result:
+        try:
+            return stat(self, **options)
+        finally:
+            if self == path:
+                path.touch()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", made_behind_a_look)
+        check_file(path, read_only=False)
+    assert path.is_file()
+
+
+def test_a_folder_is_no_database(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(DatabaseError, match="is not a file; name another"):
+        check_file(path, read_only=False)
 
 
 def test_a_lock_held_past_the_limit(path: Path) -> None:
