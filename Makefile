@@ -19,7 +19,8 @@ TORCH ?= torch==2.13.0
 TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
 	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_baselines.py
 
-# Two processes on a machine of two cores; a file's tests stay in one of them, but for variants of the contract tests.
+# Two processes on a machine of two cores, three for test-long; a file's tests stay in one of them, but for variants of
+# the contract tests.
 # What KERNELS=... names keeps what was compiled, for the next ring; TURNS=4 damages four times as many files. (Behind a
 # space pytest would take a folder for a test.)
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope $(KERNELS:%=--kernels=%) $(TURNS:%=--fuzz-turns=%)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ import gpu_ring
 import pytest
 from patience import LONG
 from recorder import Observer, Recorder, Unrecorded, Watch, import_everything
-from rings import FAST, sort_into_rings
+from rings import FAST, LEFT_OUT, sort_into_rings
 from sharing import DISTRIBUTION, IS_WORKER, heaviest_first, scheduler, share_out_devices
 
 from sparsegen import backends
@@ -121,6 +121,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     if node.gateway.id == "gw0":
         announce(node.config, len(ids))
+
+
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> Generator[None, int, int]:
+    """One more than cores for the long ring, whose tests wait a quarter of the time: for limits, locks, processes."""
+    found = yield
+    return found + (config.option.markexpr == LEFT_OUT)
 
 
 @pytest.hookimpl(optionalhook=True)
