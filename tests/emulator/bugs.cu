@@ -19,6 +19,8 @@ enum Bug {
   kShuffleFromOutsideMask,
   kProductWithoutALane,
   kWarpgroupProductOverflow,
+  kMatricesOverflow,
+  kMisalignedMatrixRow,
   kMisalignedVector,
   kMisalignedCopy,
   kEndlessLoop,
@@ -128,6 +130,14 @@ extern "C" __global__ void __launch_bounds__(64) bugs(int bug, const float* __re
       const unsigned a[4] = {};
       e::wgmma_16bit<__half, 1>(sums, a, e::SwizzledMatrix{dynamic, true});
       x = sums[0][0];
+      break;
+    }
+    case kMatricesOverflow:
+    case kMisalignedMatrixRow: {
+      unsigned words[2];
+      const float* const row = dynamic + (bug == kMatricesOverflow ? 4 * (t % 32 + 1) : 4 * (t % 16) + 1);
+      e::load_matrices(words, row, false);
+      x = static_cast<float>(words[0]);
       break;
     }
     case kMisalignedVector:

@@ -34,6 +34,8 @@ REPORTED = {
     "kShuffleFromOutsideMask": r"shuffle from lane 20, which takes no part \(mask 0x0000ffff\)",
     "kProductWithoutALane": r"31 threads wait at a warp operation on line \d+, 33 have exited; lane 8 of warp 1",
     "kWarpgroupProductOverflow": "heap-buffer-overflow.*\nREAD of size 16",
+    "kMatricesOverflow": "heap-buffer-overflow.*\nREAD of size 16",
+    "kMisalignedMatrixRow": "misaligned address .* for type 'const struct Chunk'",
     "kMisalignedVector": "misaligned address .* for type 'const struct float4'",
     "kMisalignedCopy": "global address .* is not aligned to its 8 bytes",
     "kSignedOverflow": "signed integer overflow",
