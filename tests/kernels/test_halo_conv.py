@@ -162,7 +162,7 @@ def test_they_are_in_rows_of_more_blocks_than_a_word_has(emulator_toolchain: Emu
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize(("first", "filters"), enumerate([3, 20, 40, 33, 200]))
+@pytest.mark.parametrize(("first", "filters"), list(enumerate([3, 20, 40, 33, 200])))
 def test_tiles_and_chunks_of_any_problem(
     first: int, filters: int, emulator_toolchain: EmulatorToolchain
 ) -> None:

@@ -61,13 +61,15 @@ def test_more_units_than_are_counted_or_listed_at_a_time(emulator_toolchain: Emu
 )
 @pytest.mark.parametrize(
     ("first", "sides"),
-    enumerate(
-        [
-            {"dilation": "2x1", "padding": "2x1", "mask_block": "5x3", "stride": "1x2"},
-            {"stride": "5x3", "mask_block": "2x4", "padding": "0"},  # a stride passes over rows of blocks
-            {"dilation": "16x9", "padding": "20x9", "mask_block": "3x5"},  # and so do taps
-            {"filter_size": "7x5", "padding": "3x2", "mask_block": "16x64", "stride": 2},
-        ]
+    list(
+        enumerate(
+            [
+                {"dilation": "2x1", "padding": "2x1", "mask_block": "5x3", "stride": "1x2"},
+                {"stride": "5x3", "mask_block": "2x4", "padding": "0"},  # a stride passes over rows of blocks
+                {"dilation": "16x9", "padding": "20x9", "mask_block": "3x5"},  # and so do taps
+                {"filter_size": "7x5", "padding": "3x2", "mask_block": "16x64", "stride": 2},
+            ]
+        )
     ),
 )
 def test_groups_strides_dilation_and_blocks_of_any_size(

@@ -70,12 +70,14 @@ def test_windows_of_fewer_steps_than_there_are_stages(
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize(
     ("first", "sides"),
-    enumerate(
-        [
-            {"dilation": "2x1", "padding": "2x1", "mask_block": "5x3", "stride": "1x2"},
-            {"stride": "5x3", "mask_block": "2x4", "padding": "0"},  # a stride passes over rows of blocks
-            {"filter_size": "7x5", "padding": "3x2", "mask_block": "16x64", "stride": 2},
-        ]
+    list(
+        enumerate(
+            [
+                {"dilation": "2x1", "padding": "2x1", "mask_block": "5x3", "stride": "1x2"},
+                {"stride": "5x3", "mask_block": "2x4", "padding": "0"},  # a stride passes over rows of blocks
+                {"filter_size": "7x5", "padding": "3x2", "mask_block": "16x64", "stride": 2},
+            ]
+        )
     ),
 )
 def test_groups_strides_dilation_and_blocks_of_any_size(
