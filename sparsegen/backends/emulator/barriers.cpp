@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "block.h"
+#include "block_cluster.h"
 #include "cluster.h"
 #include "fault.h"
 

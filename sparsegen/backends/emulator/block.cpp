@@ -8,8 +8,10 @@
 #include <map>
 #include <utility>
 
-#include "cluster.h"
+#include "block_cluster.h"
 #include "fault.h"
+#include "kernel_fault.h"
+#include "shared_memory.h"
 
 namespace sparsegen::emulator {
 namespace {
@@ -41,6 +43,16 @@ const char* describe(ThreadState state) {
 }  // namespace
 
 constinit thread_local Thread* running_thread = nullptr;
+constinit thread_local const Place* running_place = nullptr;
+
+namespace {
+
+void set_running(Thread* thread) {
+    running_thread = thread;
+    running_place = thread;
+}
+
+}  // namespace
 
 Block::Block(Cluster& cluster, unsigned rank, KernelCall kernel, dim3 grid_size, dim3 block_size,
              std::size_t dynamic_shared_bytes)
@@ -58,6 +70,9 @@ Block::Block(Cluster& cluster, unsigned rank, KernelCall kernel, dim3 grid_size,
         thread.block = this;
         thread.number = i;
         thread.index = {i % size_.x, i / size_.x % size_.y, i / (size_.x * size_.y)};
+        thread.block_index = &index_;
+        thread.block_size = &size_;
+        thread.grid_size = &grid_size_;
         thread.fiber.prepare(stacks_[i], &Block::thread_main);
     }
 }
@@ -131,9 +146,10 @@ Thread* Block::next_ready(const Thread& thread) {
 
 /// Runs a thread, and those that it hands over to; returns the last of them.
 Thread& Block::resume(Thread& thread) {
-    running_thread = &thread;
+    set_running(&thread);
     scheduler_.switch_to(thread.fiber);
-    Thread& last = *std::exchange(running_thread, nullptr);
+    Thread& last = *running_thread;
+    set_running(nullptr);
     if (!fault_.empty()) {
         throw KernelFault(fault_);
     }
@@ -150,7 +166,7 @@ void Block::suspend(Thread& thread) {
     if (next == nullptr) {
         thread.fiber.switch_to(scheduler_);
     } else {
-        running_thread = next;
+        set_running(next);
         thread.fiber.switch_to(next->fiber);
     }
 }
@@ -305,6 +321,8 @@ void fault(const char* text, ...) {
     va_end(arguments);
     running_thread->block->fail(*running_thread, line);
 }
+
+void sync_threads(int line) { running_thread->block->sync(*running_thread, line); }
 
 unsigned lane() { return running_thread->lane(); }
 

@@ -6,23 +6,17 @@
 #include <string>
 #include <vector>
 
-#include <vector_types.h>
-
-#include "async_copy.h"
-#include "barriers.h"
+#include "barrier.h"
+#include "block_memory.h"
+#include "box_stores.h"
 #include "fiber.h"
-#include "shared_memory.h"
+#include "launch.h"
+#include "pending_copies.h"
+#include "place.h"
 #include "stacks.h"
-#include "tensor_map.h"
 #include "warp.h"
 
 namespace sparsegen::emulator {
-
-/// A kernel bound to its parameters: `call(arguments)` runs one thread's part.
-struct KernelCall {
-    void (*call)(void** arguments);
-    void** arguments;
-};
 
 enum class ThreadState : unsigned char {
     ready,
@@ -36,11 +30,9 @@ enum class ThreadState : unsigned char {
 class Block;
 class Cluster;
 
-struct Thread {
+struct Thread : Place {
     Fiber fiber;
     Block* block = nullptr;
-    uint3 index{};
-    unsigned number = 0;  // in the block
     ThreadState state = ThreadState::ready;
     int line = 0;                    // where it waits
     WarpRequest* request = nullptr;  // at a warp meeting
@@ -77,9 +69,6 @@ public:
 
     Cluster& cluster() { return cluster_; }
     unsigned rank() const { return rank_; }
-    const uint3& index() const { return index_; }
-    const dim3& size() const { return size_; }
-    const dim3& grid_size() const { return grid_size_; }
     SharedMemory& shared_memory() { return shared_memory_; }
     const SharedMemory& shared_memory() const { return shared_memory_; }
     Barriers& barriers() { return barriers_; }

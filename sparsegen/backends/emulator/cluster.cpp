@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "block_cluster.h"
 #include "fault.h"
+#include "kernel_fault.h"
 
 namespace sparsegen::emulator {
 

@@ -1,7 +1,6 @@
 // Atomic read-modify-write operations; blocks run on several OS threads.
 #pragma once
 
-#include <atomic>
 #include <concepts>
 #include <type_traits>
 
@@ -13,10 +12,11 @@ concept AtomicInteger = std::same_as<T, int> || std::same_as<T, unsigned> || std
 /// Replaces `*address` by `change(old)` and returns the old value.
 template <class T, class Change>
 T atomic_update(T* address, Change change) {
-    std::atomic_ref<T> cell(*address);
-    T old = cell.load();
-    while (!cell.compare_exchange_weak(old, change(old))) {
-    }
+    T old, next;
+    __atomic_load(address, &old, __ATOMIC_SEQ_CST);
+    do {
+        next = change(old);
+    } while (!__atomic_compare_exchange(address, &old, &next, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
     return old;
 }
 
@@ -24,7 +24,7 @@ T atomic_update(T* address, Change change) {
 
 template <sparsegen::emulator::AtomicInteger T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
-    return std::atomic_ref<T>(*address).fetch_add(value);
+    return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
 }
 
 inline float atomicAdd(float* address, float value) {
@@ -43,19 +43,19 @@ T atomicMin(T* address, std::type_identity_t<T> value) {
 
 template <sparsegen::emulator::AtomicInteger T>
 T atomicOr(T* address, std::type_identity_t<T> value) {
-    return std::atomic_ref<T>(*address).fetch_or(value);
+    return __atomic_fetch_or(address, value, __ATOMIC_SEQ_CST);
 }
 
 template <sparsegen::emulator::AtomicInteger T>
 T atomicExch(T* address, std::type_identity_t<T> value) {
-    return std::atomic_ref<T>(*address).exchange(value);
+    return __atomic_exchange_n(address, value, __ATOMIC_SEQ_CST);
 }
 
 template <sparsegen::emulator::AtomicInteger T>
 T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
-    std::atomic_ref<T>(*address).compare_exchange_strong(expected, value);
+    __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     return expected;
 }
 
-inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-inline void __threadfence_block() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }

@@ -1,7 +1,8 @@
 // What every CUDA kernel may name: its coordinates, the block's barrier, and the qualifiers.
 #pragma once
 
-#include "block.h"
+#include "place.h"
+#include "warp.h"
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)
@@ -14,15 +15,14 @@
 #define __forceinline__ inline
 #endif
 
-#define threadIdx (::sparsegen::emulator::running_thread->index)
-#define blockIdx (::sparsegen::emulator::running_thread->block->index())
-#define blockDim (::sparsegen::emulator::running_thread->block->size())
-#define gridDim (::sparsegen::emulator::running_thread->block->grid_size())
+#define threadIdx (::sparsegen::emulator::running_place->index)
+#define blockIdx (*::sparsegen::emulator::running_place->block_index)
+#define blockDim (*::sparsegen::emulator::running_place->block_size)
+#define gridDim (*::sparsegen::emulator::running_place->grid_size)
 
 inline constexpr int warpSize = sparsegen::emulator::kWarpSize;
 
 /// Threads that have exited do not count; all others must come to the same line.
 inline void __syncthreads(int line = __builtin_LINE()) {
-    sparsegen::emulator::Thread& thread = *sparsegen::emulator::running_thread;
-    thread.block->sync(thread, line);
+    sparsegen::emulator::sync_threads(line);
 }

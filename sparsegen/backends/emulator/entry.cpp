@@ -2,8 +2,6 @@
 // The compiler's command line gives SPARSEGEN_EMULATOR_SOURCE, a file, and SPARSEGEN_EMULATOR_ENTRY, a kernel's name.
 #include SPARSEGEN_EMULATOR_SOURCE
 
-#include <cstdio>
-
 #include "entry.h"
 
 #if !defined(SPARSEGEN_CLUSTER_BLOCKS)  // which a source with clusters defines
@@ -18,16 +16,7 @@ constexpr auto kTogether = sparsegen::emulator::Together::cluster;
 int sparsegen_emulator_launch(const unsigned grid[3], const unsigned block[3], std::size_t shared_bytes,
                               void** arguments, int workers, char* error, std::size_t error_size) {
     using namespace sparsegen::emulator;
-    try {
-        launch({&call_with<&SPARSEGEN_EMULATOR_ENTRY>, arguments}, {grid[0], grid[1], grid[2]},
-               {block[0], block[1], block[2]}, SPARSEGEN_CLUSTER_BLOCKS, kTogether, shared_bytes,
-               static_cast<unsigned>(workers));
-        return kLaunchDone;
-    } catch (const KernelFault& reason) {
-        std::snprintf(error, error_size, "%s", reason.what());
-        return kLaunchFaulted;
-    } catch (const std::exception& reason) {
-        std::snprintf(error, error_size, "%s", reason.what());
-        return kLaunchRefused;
-    }
+    return launch({&call_with<&SPARSEGEN_EMULATOR_ENTRY>, arguments}, {grid[0], grid[1], grid[2]},
+                  {block[0], block[1], block[2]}, SPARSEGEN_CLUSTER_BLOCKS, kTogether, shared_bytes,
+                  static_cast<unsigned>(workers), error, error_size);
 }

@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "fault.h"
+#include "block_cluster.h"
+#include "entry.h"
+#include "kernel_fault.h"
 
 namespace sparsegen::emulator {
 namespace {
@@ -48,10 +51,9 @@ void refuse_waiting(dim3 grid, dim3 block, unsigned cluster) {
     }
 }
 
-}  // namespace
-
-void launch(KernelCall kernel, dim3 grid, dim3 block, unsigned cluster, Together together,
-            std::size_t dynamic_shared_bytes, unsigned workers) {
+/// Throws LaunchRefused (the device could not launch it) and KernelFault (what some block did).
+void run_blocks(KernelCall kernel, dim3 grid, dim3 block, unsigned cluster, Together together,
+                std::size_t dynamic_shared_bytes, unsigned workers) {
     refuse_impossible(grid, block, cluster, dynamic_shared_bytes);
     if (together == Together::grid) {
         refuse_waiting(grid, block, cluster);
@@ -90,6 +92,22 @@ void launch(KernelCall kernel, dim3 grid, dim3 block, unsigned cluster, Together
     pool.clear();  // joins
     if (failure) {
         std::rethrow_exception(failure);
+    }
+}
+
+}  // namespace
+
+int launch(KernelCall kernel, dim3 grid, dim3 block, unsigned cluster, Together together, std::size_t dynamic_shared_bytes,
+           unsigned workers, char* error, std::size_t error_size) {
+    try {
+        run_blocks(kernel, grid, block, cluster, together, dynamic_shared_bytes, workers);
+        return kLaunchDone;
+    } catch (const KernelFault& reason) {
+        std::snprintf(error, error_size, "%s", reason.what());
+        return kLaunchFaulted;
+    } catch (const std::exception& reason) {
+        std::snprintf(error, error_size, "%s", reason.what());
+        return kLaunchRefused;
     }
 }
 

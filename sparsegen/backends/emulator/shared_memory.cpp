@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "block_memory.h"
 #include "fault.h"
 
 namespace sparsegen::emulator {

@@ -6,6 +6,7 @@
 
 #include "checked_memory.h"
 #include "fault.h"
+#include "place.h"
 
 // Compiled without the sanitizers, which would take most of a kernel's time here: of the kernel's memory it touches the
 // lanes' registers, which they hand out, and what `read_chunk` and `write_chunk` check.
@@ -212,7 +213,7 @@ void multiply_sparse_fragments(const LaneOfProduct* lanes, Element element, unsi
 
 void multiply_shared(const LaneOfProduct* lanes, const SharedFactor& a, const SharedFactor& b, unsigned tiles) {
     Factors& f = factors_of(kStepBytes / bytes_of(b.element), tiles * kTile);
-    const unsigned first_row = running_thread->number / kWarpSize % 4 * kRows;
+    const unsigned first_row = running_place->number / kWarpSize % 4 * kRows;
     each_element(a, first_row, kRows, f.depth,
                  [&](unsigned row, unsigned k, double value) { *f.left_at(row, k) = value; });
     add_shared(lanes, b, f);

@@ -7,7 +7,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "block.h"
 #include "warp_exchange.h"
 
 namespace sparsegen::emulator {

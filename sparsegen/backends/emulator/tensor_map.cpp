@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "block.h"
+#include "block_cluster.h"
 #include "cluster.h"
 #include "fault.h"
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace sparsegen::emulator {
 
@@ -26,34 +25,6 @@ struct alignas(64) TensorMap {
 static_assert(sizeof(TensorMap) == 128);
 
 using Coordinates = std::array<int, kMostDimensions>;
-
-/// A box on its way from shared memory, which is read as late as the engine may: when the thread waits for that.
-struct PendingStore {
-    TensorMap map;
-    const void* shared;
-    Coordinates first;
-
-    void land() const;
-};
-
-/// One thread's stores of boxes in groups.
-class BoxStores {
-public:
-    void issue(const PendingStore& store) { stores_.push_back({store, open_group_}); }
-    void commit() { ++open_group_; }
-    /// Lands all but the `pending_groups` youngest groups that were committed.
-    void wait(int pending_groups);
-    void clear();
-    bool empty() const { return stores_.empty(); }
-
-private:
-    struct Grouped {
-        PendingStore store;
-        int group;
-    };
-    std::vector<Grouped> stores_;
-    int open_group_ = 0;  // groups below it are committed
-};
 
 /// The box from these coordinates on, to shared memory; its bytes, zeros among them, count at the barrier.
 void copy_box(void* shared, const TensorMap& map, Coordinates first, void* barrier, int line = __builtin_LINE());

@@ -1,10 +1,8 @@
 // What needs every lane's part: lanes of a full warp bring theirs, and one of them does the work of all.
 #pragma once
 
-#include <algorithm>
-
-#include "block.h"
 #include "fault.h"
+#include "place.h"
 #include "warp.h"
 
 namespace sparsegen::emulator {
@@ -14,7 +12,7 @@ template <class T, class Work>
 void together(const T& mine, int line, Work work) {
     constexpr unsigned kMaxWarps = 32;
     static thread_local T brought[kMaxWarps][kWarpSize];
-    T* const lanes = brought[running_thread->number / kWarpSize];
+    T* const lanes = brought[running_place->number / kWarpSize];
     lanes[lane()] = mine;
     WarpRequest request{.mask = kFullMask, .line = line};
     if (meet(request)) work(static_cast<const T*>(lanes));
@@ -45,17 +43,17 @@ inline unsigned __reduce_add_sync(unsigned mask, unsigned value, int line = __bu
 }
 
 inline int __reduce_max_sync(unsigned mask, int value, int line = __builtin_LINE()) {
-    return sparsegen::emulator::reduce(mask, value, line, [](int a, int b) { return std::max(a, b); });
+    return sparsegen::emulator::reduce(mask, value, line, [](int a, int b) { return a > b ? a : b; });
 }
 
 inline unsigned __reduce_max_sync(unsigned mask, unsigned value, int line = __builtin_LINE()) {
-    return sparsegen::emulator::reduce(mask, value, line, [](unsigned a, unsigned b) { return std::max(a, b); });
+    return sparsegen::emulator::reduce(mask, value, line, [](unsigned a, unsigned b) { return a > b ? a : b; });
 }
 
 inline int __reduce_min_sync(unsigned mask, int value, int line = __builtin_LINE()) {
-    return sparsegen::emulator::reduce(mask, value, line, [](int a, int b) { return std::min(a, b); });
+    return sparsegen::emulator::reduce(mask, value, line, [](int a, int b) { return a < b ? a : b; });
 }
 
 inline unsigned __reduce_min_sync(unsigned mask, unsigned value, int line = __builtin_LINE()) {
-    return sparsegen::emulator::reduce(mask, value, line, [](unsigned a, unsigned b) { return std::min(a, b); });
+    return sparsegen::emulator::reduce(mask, value, line, [](unsigned a, unsigned b) { return a < b ? a : b; });
 }
