@@ -60,33 +60,29 @@ def test_windows_of_fewer_steps_than_there_are_stages(
 ) -> None:
     """One multiprocessor computes several batch elements of several windows; taps are left out."""
     sides = {"filter_size": filter_size, "padding": filter_size // 2, "mask_block": 8, "density": 0.2}
-    mask_of = list(MaskOf)[(stages + filter_size) % 3]  # each with each of the stages and sizes
-    p = conv(35, 44, channels=48, mask_of=mask_of, **sides)
-    config = replace(SMALL, tile_m=128, warps_m=4, stages=stages)
-    assert worst(p, config, emulator_toolchain, multiprocessors=1) <= 1
+    for mask_of in MaskOf:
+        p = conv(35, 44, channels=48, mask_of=mask_of, **sides)
+        config = replace(SMALL, tile_m=128, warps_m=4, stages=stages)
+        assert worst(p, config, emulator_toolchain, multiprocessors=1) <= 1
 
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize(
-    ("first", "sides"),
-    list(
-        enumerate(
-            [
-                {"dilation": "2x1", "padding": "2x1", "mask_block": "5x3", "stride": "1x2"},
-                {"stride": "5x3", "mask_block": "2x4", "padding": "0"},  # a stride passes over rows of blocks
-                {"filter_size": "7x5", "padding": "3x2", "mask_block": "16x64", "stride": 2},
-            ]
-        )
-    ),
+    "sides",
+    [
+        {"dilation": "2x1", "padding": "2x1", "mask_block": "5x3", "stride": "1x2"},
+        {"stride": "5x3", "mask_block": "2x4", "padding": "0"},  # a stride passes over rows of blocks
+        {"filter_size": "7x5", "padding": "3x2", "mask_block": "16x64", "stride": 2},
+    ],
 )
 def test_groups_strides_dilation_and_blocks_of_any_size(
-    first: int, sides: dict[str, Any], dtype: DType, emulator_toolchain: EmulatorToolchain
+    sides: dict[str, Any], dtype: DType, emulator_toolchain: EmulatorToolchain
 ) -> None:
-    mask_of = list(MaskOf)[(first + list(DType).index(dtype)) % 3]  # each with each type and window
-    fields = {"channels": 15, "filters": 21, "groups": 3, "batch": 2, "density": 0.2}
-    p = conv(37, 41, **fields, **sides, dtype=dtype, mask_of=mask_of)
-    assert worst(p, replace(SMALL, tile_n=16), emulator_toolchain) <= 1
+    for mask_of in MaskOf:
+        fields = {"channels": 15, "filters": 21, "groups": 3, "batch": 2, "density": 0.2}
+        p = conv(37, 41, **fields, **sides, dtype=dtype, mask_of=mask_of)
+        assert worst(p, replace(SMALL, tile_n=16), emulator_toolchain) <= 1
 
 
 def test_float32_is_exact_to_float32(emulator_toolchain: EmulatorToolchain) -> None:
