@@ -23,7 +23,9 @@ EXPECTED = {
     "sparse_cnn": r"largest difference from the dense layer in live blocks: \d\.\de-07",
     "topk_attention": r"gradient of [1-9]\.\d+e-0\d on cpu",
     "torch_linear": r"\(128, 256\) → \(128, 512\), largest difference from PyTorch: \d\.\de-0[67]",
-    "tuned_model": r"2 searches, (?s:.*)[01] sparse, [01] left dense(?s:.*)0(: 96 × 64| \(Linear\) stays dense)",
+    "tuned_model": r"2 searches, 4 variants known; "
+    r"(1 sparse, 0 left dense(?s:.*)0: 96 × 64, \d\d\.\d% sparse(, with relu)?; [\d.]+ µs for 8 tokens"
+    r"|0 sparse, 1 left dense(?s:.*)0 \(Linear\) stays dense: the model is no faster with it sparse)",
     "video_attention": r"72% of the blocks are computed\nrelative error against all of them: \d%",
 }
 
