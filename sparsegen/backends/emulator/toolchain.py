@@ -69,8 +69,11 @@ RUNTIME = (
 # Of the kernel's memory these touch what threads hand out alone: to check that would take most of a kernel's time.
 UNCHECKED = ("block.cpp", "tensor_core.cpp")
 PLAIN = Flavour(
-    "kernel.so", ("-Og",), ("-shared",), RUNTIME
-)  # half the time of -O2 to compile, an eighth more to run
+    "kernel.so",
+    ("-Og",),  # half the time of -O2 to compile, an eighth more to run
+    ("-shared",),
+    RUNTIME,
+)
 SANITIZED = Flavour(
     "kernel",
     (
