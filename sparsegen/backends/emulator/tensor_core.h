@@ -13,17 +13,19 @@ namespace sparsegen::emulator {
 
 enum class Element : unsigned char { half, bfloat16, tf32, e4m3, e5m2 };
 
-struct e4m3;
-struct e5m2;
+struct e4m3 {
+    static constexpr Element kElement = Element::e4m3;
+};
+struct e5m2 {
+    static constexpr Element kElement = Element::e5m2;
+};
 
 template <class T>
-inline constexpr Element kElement = Element::half;
+inline constexpr Element kElement = T::kElement;
+template <>
+inline constexpr Element kElement<__half> = Element::half;
 template <>
 inline constexpr Element kElement<__nv_bfloat16> = Element::bfloat16;
-template <>
-inline constexpr Element kElement<e4m3> = Element::e4m3;
-template <>
-inline constexpr Element kElement<e5m2> = Element::e5m2;
 
 /// A lane's part of ldmatrix and stmatrix: its row's address, and its fragments.
 template <class Row, class Fragment>
