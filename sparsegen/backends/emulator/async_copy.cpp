@@ -22,35 +22,6 @@ PendingCopy::PendingCopy(void* shared, std::vector<std::byte> read) : destinatio
 
 void PendingCopy::land() const { std::memcpy(destination, data.data(), data.size()); }
 
-void AsyncCopies::issue(PendingCopy copy) { copies_.push_back({std::move(copy), open_group_}); }
-
-void AsyncCopies::commit() { ++open_group_; }
-
-void AsyncCopies::wait(int pending_groups) {
-    const int first_pending = open_group_ - pending_groups;
-    std::erase_if(copies_, [&](const Grouped& grouped) {
-        const bool lands = grouped.group < first_pending && grouped.group < open_group_;
-        if (lands) {
-            grouped.copy.land();
-        }
-        return lands;
-    });
-}
-
-std::vector<PendingCopy> AsyncCopies::take_all() {
-    std::vector<PendingCopy> taken;
-    for (Grouped& grouped : copies_) {
-        taken.push_back(std::move(grouped.copy));
-    }
-    copies_.clear();
-    return taken;
-}
-
-void AsyncCopies::clear() {
-    copies_.clear();
-    open_group_ = 0;
-}
-
 void copy_async(void* shared, const void* global, int bytes, bool valid, int line) {
     if (bytes != 4 && bytes != 8 && bytes != 16) {
         fault("line %d: an asynchronous copy of %d bytes; 4, 8 and 16 are possible", line, bytes);

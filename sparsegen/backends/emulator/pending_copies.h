@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "commit_groups.h"
+
 namespace sparsegen::emulator {
 
 /// A copy to shared memory on its way.
@@ -19,24 +21,7 @@ struct PendingCopy {
     void land() const;
 };
 
-/// One thread's copies on their way to shared memory, in commit groups.
-class AsyncCopies {
-public:
-    void issue(PendingCopy copy);
-    void commit();
-    /// Lands all but the `pending_groups` youngest groups that were committed.
-    void wait(int pending_groups);
-    void clear();
-    /// All copies that have not landed, which leave this list; for a barrier that is to land them.
-    std::vector<PendingCopy> take_all();
-
-private:
-    struct Grouped {
-        PendingCopy copy;
-        int group;
-    };
-    std::vector<Grouped> copies_;
-    int open_group_ = 0;  // groups below it are committed
-};
+/// One thread's copies on their way to shared memory.
+using AsyncCopies = CommitGroups<PendingCopy>;
 
 }  // namespace sparsegen::emulator

@@ -96,22 +96,6 @@ void PendingStore::land() const {
     });
 }
 
-void BoxStores::wait(int pending_groups) {
-    const int first_pending = open_group_ - pending_groups;
-    std::erase_if(stores_, [&](const Grouped& grouped) {
-        const bool lands = grouped.group < first_pending && grouped.group < open_group_;
-        if (lands) {
-            grouped.store.land();
-        }
-        return lands;
-    });
-}
-
-void BoxStores::clear() {
-    stores_.clear();
-    open_group_ = 0;
-}
-
 // --- what kernels call ---
 
 void copy_box(void* shared, const TensorMap& map, Coordinates first, void* barrier, int line) {
