@@ -41,7 +41,7 @@ inline std::mutex mutex;
 inline std::set<std::tuple<const void*, unsigned, unsigned, unsigned>> waited;
 inline auto self() {
   return std::tuple<const void*, unsigned, unsigned, unsigned>(
-      sparsegen::emulator::running_thread, blockIdx.x, blockIdx.y, blockIdx.z);
+      sparsegen::emulator::running_place, blockIdx.x, blockIdx.y, blockIdx.z);
 }
 inline void wait() {
   const std::lock_guard lock(mutex);
