@@ -2,15 +2,18 @@
 
     python -m benchmarks.drawn_variants --seed 7 --operator dsd --operator sdd [--rows 10] [--configs 12] [--limit 100]
     python -m benchmarks.drawn_variants told drawn_variants.db [--operator dsd]   # no GPU
+    python -m benchmarks.drawn_variants keep drawn_variants.db -o variants.json.xz  # no GPU
 
 Of each row (`sparsegen bench --suite drawn`) it times every family's heuristic config and its alternatives, and others
 that differ from these in one or two tunables, or in all. Every result is checked first. Rows that the database holds
 stay. ``told`` prints, for each family, the expected over the measured times, and for each operator how much slower than
-the fastest config that is known the heuristic config of the family is that predictions put first.
+the fastest config that is known the heuristic config of the family is that predictions put first. ``keep`` exports a
+database as results are committed: as fine as the clocks that told it (`make_seeds.shortened`).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import time
@@ -24,6 +27,7 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks.make_seeds import shortened, shortened_baseline
 from benchmarks.study import SideBySide
 from sparsegen import backends
 from sparsegen.bench.drawn import distributions, drawn_cases
@@ -37,7 +41,9 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.measure.summary import summarize
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.numpy_types import Array
+from sparsegen.system.publish import publish_text
 from sparsegen.system.quantities import microseconds
+from sparsegen.tuning_db.exchange import Content, document
 from sparsegen.tuning_db.layer import with_rates
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant, Workload
 from sparsegen.tuning_db.store import Store
@@ -244,6 +250,20 @@ def told(databases: tuple[Path, ...], operators: tuple[str, ...], each: bool) ->
         click.echo(
             f"{name}: {len(found)} rows, untuned / fastest {geometric(found).value:.3f} ({max(found):.2f})"
         )
+
+
+@main.command()
+@click.argument("database", type=click.Path(path_type=Path, exists=True))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path))
+def keep(database: Path, output: Path) -> None:
+    """Export a database, without the digits that no clock told."""
+    with Store.open(database) as store:
+        content = Content(
+            tuple(map(shortened, store.all_measurements())),
+            tuple(map(shortened_baseline, store.all_baselines())),
+            tuple(store.all_rates()),
+        )
+    publish_text(output, json.dumps(document(content), separators=(",", ":")))
 
 
 def _known(databases: Iterable[Path]) -> Iterator[tuple[Workload, Device, dict[Config, float]]]:
