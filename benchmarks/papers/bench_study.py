@@ -21,7 +21,6 @@ from sparsegen.bench.results.results import TUNED, Results, Row
 from sparsegen.bench.results.summary import geometric
 from sparsegen.bench.suites import load_suite
 from sparsegen.cli.main import cli, recorded_command
-from sparsegen.operators import DType
 
 ROWS = "rows"  # of a document: `Row` objects
 BENCH_START = 10.0  # seconds until processes of all baselines have begun
@@ -178,7 +177,3 @@ def tera_flops(row: Row, baseline: str) -> float | None:
 def cells(row: Row, baselines: Mapping[str, str]) -> list[str]:
     """Microseconds of some baselines."""
     return [figure(row.us(name)) for name in baselines]
-
-
-def in_float32(rows: Iterable[Row]) -> list[Row]:
-    return [row for row in rows if row.dtype is DType.FLOAT32]

@@ -36,7 +36,6 @@ LAYERS = (
     (512, 1), (512, 1), (512, 1), (512, 1), (512, 1), (1024, 2), (1024, 1),
 )  # fmt: skip
 FIRST = 32
-DENSE_WIDTHS, SPARSE_WIDTHS = (1.0, 1.2, 1.4), (1.3, 1.4, 1.5, 1.6, 1.7, 1.8)
 SPARSITY, TOLERANCE = 0.9, 2e-3
 TOLD = (
     ("dense", 1.0),

@@ -338,11 +338,6 @@ def ahead_from(ratios: Mapping[float, float | None]) -> float | None:
     return found
 
 
-def rows_by(document: Document, *keys: str) -> dict[tuple[Any, ...], Row]:
-    """The rows that have all these fields, by them."""
-    return {tuple(row[k] for k in keys): row for row in document["rows"] if all(k in row for k in keys)}
-
-
 def svg(figure: Any, path: Path) -> bool:
     """Save a figure as pictures are committed; true, as `Study.draw` says it."""
     path.parent.mkdir(parents=True, exist_ok=True)

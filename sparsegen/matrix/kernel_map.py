@@ -19,7 +19,6 @@ from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.system.numpy_types import Array
 
-AXES = ("z", "y", "x")
 MOST_TAPS = 7  # taps of a filter along an axis
 BINS = 512  # sets of live filter rows that the order tells apart; the same holds for kernel_map.cu
 BIN_BITS = BINS.bit_length() - 1

@@ -38,13 +38,6 @@ def test_layers_of_the_challenge_are_chains_and_in_each_base_one_of_twins() -> N
     assert kinds == [*[LayerKind.CHAINS] * (base - 1), LayerKind.TWINS] * 2
 
 
-def test_a_chain_loads_five_blocks_for_four_groups() -> None:
-    layer = radixnet(1024, 1).layers[0]
-    assert groups_of(layer).blocks_loaded(4) == 64 // 4 * 5
-    general = TileGroups.of(np.arange(65) * 3, np.arange(192) * 7 % 64, 64, 4)
-    assert general.kind is LayerKind.GENERAL and general.blocks_loaded(4) == general.tiles.size
-
-
 def test_places_meet_no_bank_conflicts() -> None:
     layers = radixnet(256, 7, seed=5).layers
     writers = in_rows(np.arange(256))

@@ -33,7 +33,6 @@ from sparsegen.operators import DType, MaskedConv2dWeightsProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-MOST_PARTS = 65535  # blocks along a grid's y
 # Fitted to a gradient on an H100 with 24 configs: microseconds beside the products, and the share of the tensor cores'
 # rate that tiles of LARGE elements reach, and smaller ones.
 START_US, REACHED, REACHED_BY_SMALL, LARGE = 6.0, 0.5, 0.25, 128 * 32

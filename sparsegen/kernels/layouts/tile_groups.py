@@ -62,17 +62,6 @@ class TileGroups:
         """The number of groups."""
         return len(self.rows)
 
-    def blocks_loaded(self, run: int) -> int:
-        """The number of blocks that a kernel loads if it processes the groups in runs."""
-        if self.kind is LayerKind.GENERAL:
-            return self.tiles.size
-        place = np.arange(self.count) % run
-        if self.kind is LayerKind.CHAINS:
-            return int(np.where(place == 0, 2, 1).sum())
-        if self.kind is LayerKind.TWINS:
-            return int(np.where(place % 2 == 0, 2, 0).sum())
-        return 2 * self.count
-
     @classmethod
     def of(cls, offsets: Array, columns: Array, width: int, run: int) -> TileGroups:
         """Find the groups of a layer.

@@ -34,7 +34,6 @@ HOLDERS = 2  # blocks of the cluster that hold a block of neurons, at most
 COPIED_BIT = 15  # bit of a destination that marks a second one
 COPIED = 1 << COPIED_BIT
 LEAST_RANK_BITS = 3  # bits of a destination below that bit; places have the rest
-LARGEST_CLUSTER = 16
 FETCHED_RANK = 16  # the bit from which on a fetched block's number says who has it
 
 

@@ -26,13 +26,6 @@ REGISTERS_AT_ONCE = 8  # granularity of a thread's registers: a warp gets a mult
 KIB = 1024
 SHORTEST = 1.001  # launches: what no kernel takes less than
 
-COMPILED_TERMS = (
-    "registers",
-    "spills",
-    "code",
-    "slots",
-)  # general terms that only compiled code tells
-
 Terms = Mapping[str, float]
 
 
@@ -87,7 +80,7 @@ class Described:
     Attributes:
         analytic_us: the family's own estimate (`Family.analytic_us`).
         share: fraction of the time beyond the launch: this part of a correction counts.
-        general, own: terms by their names; those of `COMPILED_TERMS` are there where the code is known.
+        general, own: terms by their names; registers, spills, code and slots are there where the code is known.
     """
 
     family: str

@@ -12,9 +12,6 @@ from sparsegen.operators import SubmanifoldConv3dProblem, SubmanifoldConv3dWeigh
 from sparsegen.system.integers import round_up
 
 Convolution = SubmanifoldConv3dProblem | SubmanifoldConv3dWeightsProblem
-COPY_US = (
-    12.0  # of a small copy with more channels, two operations of PyTorch called from Python; an estimate
-)
 
 
 @lru_cache(maxsize=1024)
