@@ -142,7 +142,7 @@ class DenseCalls(ABC):
     def _sent(self, array: Array, spec: TensorSpec) -> object:
         return self._torch.as_tensor(array, device=self._place).to(self._type_of(spec))
 
-    def _type_of(self, spec: TensorSpec) -> object:
+    def _type_of(self, spec: TensorSpec) -> Any:
         return getattr(self._torch, str(spec.dtype))
 
     def _check(self, array: object, spec: TensorSpec) -> None:

@@ -202,11 +202,11 @@ def check_operands(q: Tensor, k: Tensor, v: Tensor, more: Beside) -> None:
         raise OperandError(f"mask: expected one on {q.device}, where q is, got one on {words.device}")
     if more.bits is not None and more.bits.device != q.device:
         raise OperandError(f"elements: expected them on {q.device}, where q is, got {more.bits.device}")
-    for name, tensor in (("slopes", more.slopes), ("sink_logits", more.sink_logits)):
-        if tensor is not None and (tensor.shape != (heads,) or tensor.device != q.device):
+    for name, numbers in (("slopes", more.slopes), ("sink_logits", more.sink_logits)):
+        if numbers is not None and (numbers.shape != (heads,) or numbers.device != q.device):
             raise OperandError(
                 f"{name}: expected one number for each of {heads} query heads on {q.device}, got shape "
-                f"{tuple(tensor.shape)} on {tensor.device}"
+                f"{tuple(numbers.shape)} on {numbers.device}"
             )
 
 

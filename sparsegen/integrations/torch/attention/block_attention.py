@@ -237,7 +237,8 @@ def _fake_backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *more: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     order, sink_logits = memory_order(q), Beside(*more[: kernels.BESIDE]).sink_logits
-    return (*(empty_like(tensor, order) for tensor in (q, k, v)), sink_gradient_like(q, sink_logits))
+    dq, dk, dv = (empty_like(tensor, order) for tensor in (q, k, v))
+    return dq, dk, dv, sink_gradient_like(q, sink_logits)
 
 
 _attention = LaunchedOperator(

@@ -164,9 +164,10 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         if type(x) not in PLAIN or x.layout is not torch.strided:
             require_tensors(x=x)
         # PyTorch's way to an attribute takes longer, and is for what stands in a parameter's place.
-        own = self._parameters
+        own: dict[str, Any] = self._parameters
+        weight: Tensor
+        bias: Tensor | None
         weight, bias = (own["weight"], own["bias"]) if "weight" in own else (self.weight, self.bias)
-        assert weight is not None
         autocasts = is_any_autocast()
         if not autocasts and self.drops and torch.is_grad_enabled() and not is_watched():
             found = self._again(x, weight, bias)

@@ -221,10 +221,12 @@ class MaskedConv2d(nn.Conv2d):
             )
         if mask is None or not x.shape[0]:
             return super().forward(x)
-        weight, bias = self.weight, self.bias
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
         if is_any_autocast():
             device = x.device
-            x, weight, bias = (cast_like_dense(one, device) for one in (x, weight, bias))
+            x, weight = cast_like_dense(x, device), cast_like_dense(weight, device)
+            bias = cast_like_dense(bias, device)
         return masked_conv2d(
             *(x, weight, mask, bias),
             block=self.mask_block,

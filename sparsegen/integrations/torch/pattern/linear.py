@@ -307,8 +307,8 @@ class SparseLinear(PatternModule):
         if what is Asked.NOTHING and x.dim() > 1:
             return linear_at_once(x, values, bias, self.pattern, self._activation, casts=casts)
         if what is not Asked.GRADIENT and x.dim() > 1 and is_compiled_inference(x, values, bias, casts=casts):
-            size, word, part = self.out_features, self._activation_word, self._shared
-            return compiled_linear(x, values, bias, self.pattern, size, word, part, casts=casts)
+            size, word, shared = self.out_features, self._activation_word, self._shared
+            return compiled_linear(x, values, bias, self.pattern, size, word, shared, casts=casts)
         if casts:
             values, bias = values.to(x.dtype), None if bias is None else bias.to(x.dtype)
         if x.dim() > 1:

@@ -65,7 +65,7 @@ class PointwiseConv2d(SparseLinear):
             raise OperandError(f"expected a 1 × 1 convolution of one group without padding, got {conv}")
         rows = nn.Linear(conv.in_channels, conv.out_channels, conv.bias is not None, device="meta")
         rows.weight = nn.Parameter(current_weight(conv).flatten(1), requires_grad=trains(conv, "weight"))
-        rows.bias = own_parameter(conv, "bias")
+        rows.register_parameter("bias", own_parameter(conv, "bias"))
         layer = cls.on_pattern(rows.train(conv.training), pattern, values)
         assert isinstance(layer, cls)
         layer.stride = (int(conv.stride[0]), int(conv.stride[1]))

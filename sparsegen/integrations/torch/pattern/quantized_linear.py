@@ -177,7 +177,7 @@ class QuantizedLinear(SparseLinear):
         return self.scales.dtype
 
     @property
-    def values(self) -> Tensor:  # a parameter of layers that train
+    def values(self) -> Tensor:  # type: ignore[override,unused-ignore]  # a parameter of layers that train
         """The nonzeros of W, row by row, rounded to the scales' dtype; kept until codes or scales change."""
         if asked(self.codes, self.scales) is Asked.MORE:  # a trace: its tensors are none to keep
             return self._dequantised()
@@ -342,7 +342,8 @@ class QuantizedLinear(SparseLinear):
 
     def _apply(self, *args: object, **kwargs: object) -> object:
         self._forget()
-        return super()._apply(*args, **kwargs)
+        applied: Callable[..., object] = super()._apply
+        return applied(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, object]:
         kept = dict(self.__dict__)

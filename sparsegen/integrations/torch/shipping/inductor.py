@@ -14,7 +14,6 @@ sparse.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,7 @@ def enable(*, run_dense: Dense | str = Dense.AUTO, db: str | Path | None = None)
     policy = Dense.parse(run_dense, "run_dense")
     place = None if db is None else Path(arguments.location(db, "db"))
     disable()
-    made = _SparseProducts(policy, place, config.post_grad_custom_post_pass, config.freezing)
+    made = _SparseProducts(policy, place, config.freezing)
     config.post_grad_custom_post_pass, config.freezing = made, True
 
 
@@ -82,20 +81,20 @@ class _Candidate:
 
 
 class _SparseProducts(CustomGraphPass):
-    """The pass over a graph after all of Inductor's own."""
+    """The pass over a graph after all of Inductor's own, and after those that users had put there."""
 
-    def __init__(
-        self, policy: Dense, db: Path | None, before: Callable[[fx.Graph], Any] | None, froze_before: bool
-    ) -> None:
+    def __init__(self, policy: Dense, db: Path | None, froze_before: bool) -> None:
         self._policy, self._db = policy, db
-        self.before, self.froze_before = before, froze_before
+        self.before: Any = config.post_grad_custom_post_pass  # a pass, several of them, or None
+        self.froze_before = froze_before
 
     def uuid(self) -> None:
         """Returns None: what this process compiled is of no use to another."""
 
     def __call__(self, graph: fx.Graph) -> None:
-        if self.before is not None:
-            self.before(graph)
+        for one in self.before if isinstance(self.before, list | tuple) else [self.before]:
+            if one is not None:
+                one(graph)
         with unset_fake_temporarily(), torch.inference_mode(False), torch.no_grad():
             candidates = [found for node in graph.nodes if (found := self._candidate(node)) is not None]
             if not candidates:

@@ -58,11 +58,11 @@ class ShippedCall:
     packed: Tensor
     prepared: PreparedCall
 
-    def computed_by(self, namespace: str, number: int) -> Callable[[Sequence[object]], object]:
+    def computed_by(self, namespace: str, number: int) -> Callable[[Sequence[Tensor]], object]:
         """The function that computes it in a program, of the operator's inputs; see `ShippedProduct`."""
         operator = getattr(torch.ops, namespace).launch
 
-        def compute(inputs: Sequence[object]) -> object:
+        def compute(inputs: Sequence[Tensor]) -> object:
             given = self.prepared.operands(inputs)
             operands = [_stored(given[spec.name], spec.shape) for spec in self.launch.operands]
             results = operator(operands, self.packed, number)
@@ -121,10 +121,10 @@ class OperatorCalls:
         return found
 
 
-def stand_in_of(computed: Mapping[Hashable, Callable[[Sequence[object]], object]]) -> Callable[..., object]:
+def stand_in_of(computed: Mapping[Hashable, Callable[[Sequence[Tensor]], object]]) -> Callable[..., object]:
     """A stand-in (`standing_in`) that computes calls by functions of their inputs."""
 
-    def stand_in(name: str, inputs: tuple[object, ...], operator: Callable[..., object]) -> object:
+    def stand_in(name: str, inputs: tuple[Any, ...], operator: Callable[..., object]) -> object:
         if name in PLAIN:
             return PLAIN[name](*inputs)
         compute = computed.get(_key(name, inputs))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
 from sparsegen import arguments
@@ -183,7 +184,7 @@ class _Launched:
 
     def exported(
         self, namespace: str, model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> object:
+    ) -> ExportedProgram:
         """The program, which calls a library that is loaded."""
         launches = [one for one in self.different if one.launch is not None]
         numbers = {one: number for number, one in enumerate(launches)}
@@ -224,7 +225,7 @@ def _exported(
     kwargs: Mapping[str, object],
     layers: Mapping[LayerCall, Compute],
     stand_in: StandIn,
-) -> object:
+) -> ExportedProgram:
     """The program of a model whose sparse layers and operators are stood in for.
 
     Raises:
@@ -245,7 +246,7 @@ def _exported(
             ) from error
 
 
-def _write_program(exported: object, kind: ProgramKind, path: Path) -> None:
+def _write_program(exported: ExportedProgram, kind: ProgramKind, path: Path) -> None:
     """Raises CompileError where AOTInductor cannot compile it."""
     if kind is ProgramKind.EXPORTED:
         torch.export.save(exported, path)

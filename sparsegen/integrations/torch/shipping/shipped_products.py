@@ -97,7 +97,9 @@ def _product(call: LayerCall, devices: Sequence[Device]) -> ShippedProduct:
     layer = call.layer
     if isinstance(layer, QuantizedLinear) and (codes := layer.of_codes(call.tokens, call.dtype)) is not None:
         return _product_of_codes(call, codes, devices)
-    values, bias, pattern = layer.values, layer.bias, layer.pattern
+    pattern = layer.pattern
+    values: Tensor = layer.values
+    bias: Tensor | None = layer.bias
     if call.together is not None:
         pattern = call.together.pattern
         values, bias = call.together.stacked()
