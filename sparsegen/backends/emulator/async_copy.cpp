@@ -37,11 +37,11 @@ void copy_async(void* shared, const void* global, int bytes, bool valid, int lin
         fault("line %d: the global address %p of an asynchronous copy is not aligned to its %d bytes", line, global,
               bytes);
     }
-    running_thread->copies.issue(PendingCopy(shared, valid ? global : nullptr, static_cast<std::size_t>(bytes)));
+    running_thread().copies.issue(PendingCopy(shared, valid ? global : nullptr, static_cast<std::size_t>(bytes)));
 }
 
-void copy_async_commit() { running_thread->copies.commit(); }
+void copy_async_commit() { running_thread().copies.commit(); }
 
-void copy_async_wait(int pending_groups) { running_thread->copies.wait(pending_groups); }
+void copy_async_wait(int pending_groups) { running_thread().copies.wait(pending_groups); }
 
 }  // namespace sparsegen::emulator

@@ -47,7 +47,7 @@ namespace {
 
 constexpr std::size_t kBarrierBytes = 8;
 
-Block& own_block() { return *running_thread->block; }
+Block& own_block() { return *running_thread().block; }
 
 Barrier& find(Block& block, const void* address, int line) {
     const auto found = block.barriers().find(address);
@@ -85,7 +85,7 @@ void barrier_init(void* barrier, unsigned arrivals, int line) {
               barrier, arrivals);
     }
     std::memset(barrier, 0, kBarrierBytes);  // that memory must be there
-    running_thread->block->barriers().insert_or_assign(barrier, Barrier(arrivals));
+    running_thread().block->barriers().insert_or_assign(barrier, Barrier(arrivals));
 }
 
 void barrier_arrive(void* barrier, unsigned expected_bytes, int line) {
@@ -95,7 +95,7 @@ void barrier_arrive(void* barrier, unsigned expected_bytes, int line) {
 void barrier_wait(void* barrier, unsigned parity, int line) {
     Barrier& found = find(barrier, line);
     while (!found.has_completed(parity)) {
-        running_thread->block->wait_for_barrier(*running_thread, line);
+        running_thread().block->wait_for_barrier(running_thread(), line);
     }
     found.land();
 }
@@ -111,7 +111,7 @@ bool barrier_is_complete(void* barrier, unsigned parity, int line) {
 
 void copy_async_arrive(void* barrier, int line) {
     Barrier& found = find(barrier, line);
-    for (PendingCopy& copy : running_thread->copies.take_all()) {
+    for (PendingCopy& copy : running_thread().copies.take_all()) {
         found.attach(std::move(copy));
     }
     wake_if(found.arrive(0));
@@ -173,7 +173,7 @@ void named_barrier(unsigned number, unsigned threads, int line) {
     const unsigned parity = barrier.phase() & 1;
     wake_if(barrier.arrive(0));
     while (!barrier.has_completed(parity)) {
-        running_thread->block->wait_for_barrier(*running_thread, line);
+        running_thread().block->wait_for_barrier(running_thread(), line);
     }
 }
 

@@ -42,17 +42,7 @@ const char* describe(ThreadState state) {
 
 }  // namespace
 
-constinit thread_local Thread* running_thread = nullptr;
-constinit thread_local const Place* running_place = nullptr;
-
-namespace {
-
-void set_running(Thread* thread) {
-    running_thread = thread;
-    running_place = thread;
-}
-
-}  // namespace
+constinit thread_local Place* running_place = nullptr;
 
 Block::Block(Cluster& cluster, unsigned rank, KernelCall kernel, dim3 grid_size, dim3 block_size,
              std::size_t dynamic_shared_bytes)
@@ -78,7 +68,7 @@ Block::Block(Cluster& cluster, unsigned rank, KernelCall kernel, dim3 grid_size,
 }
 
 void Block::thread_main() {
-    Thread& self = *running_thread;
+    Thread& self = running_thread();
     Fiber::arrive(self.block->scheduler_);
     for (;;) {  // once for each block
         self.block->kernel_.call(self.block->kernel_.arguments);
@@ -146,10 +136,10 @@ Thread* Block::next_ready(const Thread& thread) {
 
 /// Runs a thread, and those that it hands over to; returns the last of them.
 Thread& Block::resume(Thread& thread) {
-    set_running(&thread);
+    running_place = &thread;
     scheduler_.switch_to(thread.fiber);
-    Thread& last = *running_thread;
-    set_running(nullptr);
+    Thread& last = running_thread();
+    running_place = nullptr;
     if (!fault_.empty()) {
         throw KernelFault(fault_);
     }
@@ -166,7 +156,7 @@ void Block::suspend(Thread& thread) {
     if (next == nullptr) {
         thread.fiber.switch_to(scheduler_);
     } else {
-        set_running(next);
+        running_place = next;
         thread.fiber.switch_to(next->fiber);
     }
 }
@@ -319,19 +309,19 @@ void fault(const char* text, ...) {
     va_start(arguments, text);
     const std::string line = format_list(text, arguments);
     va_end(arguments);
-    running_thread->block->fail(*running_thread, line);
+    running_thread().block->fail(running_thread(), line);
 }
 
-void sync_threads(int line) { running_thread->block->sync(*running_thread, line); }
+void sync_threads(int line) { running_thread().block->sync(running_thread(), line); }
 
-unsigned lane() { return running_thread->lane(); }
+unsigned lane() { return running_thread().lane(); }
 
-bool meet(WarpRequest& request) { return running_thread->block->meet(*running_thread, request); }
+bool meet(WarpRequest& request) { return running_thread().block->meet(running_thread(), request); }
 
-void* dynamic_shared_memory() { return running_thread->block->shared_memory().dynamic(); }
+void* dynamic_shared_memory() { return running_thread().block->shared_memory().dynamic(); }
 
 void* static_shared_memory(const void* key, std::size_t bytes) {
-    return running_thread->block->shared_memory().array(key, bytes);
+    return running_thread().block->shared_memory().array(key, bytes);
 }
 
 }  // namespace sparsegen::emulator

@@ -104,6 +104,7 @@ private:
     std::string fault_;
 };
 
-extern constinit thread_local Thread* running_thread;
+/// The thread whose place is the running one.
+inline Thread& running_thread() { return static_cast<Thread&>(*running_place); }
 
 }  // namespace sparsegen::emulator

@@ -75,23 +75,23 @@ void* Cluster::map(Thread& thread, const void* shared, unsigned rank, std::size_
 
 // --- what kernels call ---
 
-unsigned cluster_rank() { return running_thread->block->rank(); }
+unsigned cluster_rank() { return running_thread().block->rank(); }
 
-void cluster_sync(int line) { running_thread->block->cluster().sync(*running_thread, line); }
+void cluster_sync(int line) { running_thread().block->cluster().sync(running_thread(), line); }
 
 void grid_arrive(unsigned* counter) {
     ++*counter;
-    running_thread->block->cluster().wake(ThreadState::at_barrier);
+    running_thread().block->cluster().wake(ThreadState::at_barrier);
 }
 
 void grid_wait(unsigned* counter, unsigned arrivals, int line) {
     while (static_cast<int>(*counter - arrivals) < 0) {
-        running_thread->block->wait_for_barrier(*running_thread, line);
+        running_thread().block->wait_for_barrier(running_thread(), line);
     }
 }
 
 void* map_shared(const void* shared, unsigned rank, std::size_t bytes, int line) {
-    return running_thread->block->cluster().map(*running_thread, shared, rank, bytes, line);
+    return running_thread().block->cluster().map(running_thread(), shared, rank, bytes, line);
 }
 
 }  // namespace sparsegen::emulator

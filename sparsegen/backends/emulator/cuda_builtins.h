@@ -15,7 +15,7 @@
 #define __forceinline__ inline
 #endif
 
-#define threadIdx (::sparsegen::emulator::running_place->index)
+#define threadIdx (static_cast<const ::sparsegen::emulator::Place*>(::sparsegen::emulator::running_place)->index)
 #define blockIdx (*::sparsegen::emulator::running_place->block_index)
 #define blockDim (*::sparsegen::emulator::running_place->block_size)
 #define gridDim (*::sparsegen::emulator::running_place->grid_size)

@@ -13,7 +13,7 @@ struct Place {
     const dim3* grid_size = nullptr;
 };
 
-extern constinit thread_local const Place* running_place;
+extern constinit thread_local Place* running_place;
 
 /// Waits for all threads of the block that have not exited.
 void sync_threads(int line);

@@ -100,7 +100,7 @@ void PendingStore::land() const {
 
 void copy_box(void* shared, const TensorMap& map, Coordinates first, void* barrier, int line) {
     refuse_misaligned(map, shared, line);
-    receive_copy(PendingCopy(shared, read_box(map, first, shared)), barrier, *running_thread->block, line);
+    receive_copy(PendingCopy(shared, read_box(map, first, shared)), barrier, *running_thread().block, line);
 }
 
 void copy_box_to_cluster(void* shared, const TensorMap& map, Coordinates first, void* barrier, unsigned blocks,
@@ -113,17 +113,17 @@ void copy_box_to_cluster(void* shared, const TensorMap& map, Coordinates first, 
         void* const destination = map_shared(shared, rank, map.box_bytes(), line);
         void* const theirs = map_shared(barrier, rank, sizeof(std::uint64_t), line);
         receive_copy(PendingCopy(destination, read_box(map, first, destination)), theirs,
-                     running_thread->block->cluster().block(rank), line);
+                     running_thread().block->cluster().block(rank), line);
     }
 }
 
 void store_box(const TensorMap& map, Coordinates first, const void* shared, int line) {
     refuse_misaligned(map, shared, line);
-    running_thread->stores.issue({map, shared, first});
+    running_thread().stores.issue({map, shared, first});
 }
 
-void store_box_commit() { running_thread->stores.commit(); }
+void store_box_commit() { running_thread().stores.commit(); }
 
-void store_box_wait(int pending_groups) { running_thread->stores.wait(pending_groups); }
+void store_box_wait(int pending_groups) { running_thread().stores.wait(pending_groups); }
 
 }  // namespace sparsegen::emulator
