@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -99,82 +100,120 @@ def sample(family: AnyFamily) -> tuple[Variant, ...]:
     that one is taken which brings most pairs of choices, traits and sizes that did not occur together yet: what kernels
     get wrong is seldom more than two things at once, and each variant costs a compilation.
     """
-    rng = random.Random(family.name)
     usable = matrices_of(family)
     if not usable:
         return ()
-    names = itertools.cycle(usable)
-    found: dict[tuple[str, Traits], Variant] = {}  # traits that no source tells are kinds of their own
-    met: set[Pair] = set()
+    drawn = _Sample(family, usable)
+    drawn.add_heuristics()
+    drawn.add_random_configs()
+    drawn.add_missing_choices()
+    drawn.add_batches()
+    drawn.add_8bit_factors()
+    drawn.add_missing_matrices()
+    return tuple(drawn.found.values())
 
-    def add(config: Config, kind: Kind, focus: str) -> None:
-        source = render(family, kind.problem(matrices()[focus]), config)
-        found.setdefault(
-            (source, kind.traits),
-            Variant(family, config, kind, _matrices_of(family, config, kind, focus), source),
-        )
-        met.update(_pairs(config, kind))
 
-    def fitting(kind: Kind) -> str:
+class _Sample:
+    """A family's variants, while they are drawn.
+
+    Attributes:
+        found: by source and traits: traits that no source tells are kinds of their own.
+    """
+
+    def __init__(self, family: AnyFamily, usable: list[str]) -> None:
+        self.found: dict[tuple[str, Traits], Variant] = {}
+        self._family, self._usable = family, usable
+        self._rng = random.Random(family.name)
+        self._names = itertools.cycle(usable)
+        self._met: set[Pair] = set()
+
+    # --- the steps ---
+
+    def add_heuristics(self) -> None:
+        for kind in self._kinds():
+            focus = self._fitting(kind)
+            if len(kind.traits) == 1 or sum(_place(trait) for _, trait in kind.traits) % 2 == 0:
+                self._add_heuristic(kind, focus)
+
+    def add_random_configs(self) -> None:
+        points = math.prod(len(t.choices) for t in self._family.config_type.tunables())
+        rounds = min(MOST_OF_A_KIND, ceil_div(RANDOM_VARIANTS, len(list(self._kinds()))))
+        chosen = self._traits() if rounds == 1 else set()
+        for _ in range(rounds if points > SMALL_SPACE else 1):
+            for kind in self._kinds():
+                focus = self._fitting(kind)
+                config = self._newest(kind, focus) if kind.traits not in chosen else None
+                if config is not None:
+                    self._add(config, kind, focus)
+
+    def add_missing_choices(self) -> None:
+        for tunable, choice in missing_choices(self._family, self.found.values()):
+            if (tunable, choice) not in missing_choices(self._family, self.found.values()):
+                continue  # an earlier one of these brought it along
+            for _ in range(TURNS):
+                places = list(itertools.product(self._kinds(), self._usable))
+                shuffled = self._rng.sample(places, len(places))
+                if any(self._add_random(*place, **{tunable.name: choice}) for place in shuffled):
+                    break
+
+    def add_batches(self) -> None:
+        of_batches = [name for name in BATCH_MATRICES if name in self._usable]
+        for kind, focus in zip(batches(self._family, self._rng), of_batches, strict=False):
+            self._add_random(kind, focus)
+
+    def add_8bit_factors(self) -> None:
+        for kind in of_8bit_factors(self._family, self._rng):
+            focus = self._fitting(kind)
+            self._add_heuristic(kind, focus)
+            self._add_random(kind, focus)
+
+    def add_missing_matrices(self) -> None:
+        for focus in self._usable:
+            if all(focus not in variant.matrices for variant in self.found.values()):
+                matrix = matrices()[focus]
+                kind = next(k for k in self._kinds() if self._family.computes(k.problem(matrix)))
+                self._add_heuristic(kind, focus)
+
+    # --- the parts ---
+
+    def _kinds(self) -> Iterator[Kind]:
+        return kinds(self._family, self._rng)
+
+    def _traits(self) -> set[Traits]:
+        """Traits that occur so far."""
+        return {variant.kind.traits for variant in self.found.values()}
+
+    def _fitting(self, kind: Kind) -> str:
         """The next matrix of whose shape the family computes this kind of problem."""
-        return next(name for name in names if family.computes(kind.problem(matrices()[name])))
+        return next(name for name in self._names if self._family.computes(kind.problem(matrices()[name])))
 
-    def drawn(kind: Kind, focus: str) -> Any | None:
+    def _newest(self, kind: Kind, focus: str) -> Any | None:
+        """Returns that of some random configs which brings most that is new; None where none does."""
         matrix = matrices()[focus]
         problem = kind.problem(matrix)
-        start = heuristic(family, problem, matrix)
-        some = [random_valid_config(family, problem, matrix, rng, start) for _ in range(DRAWN)]
-        valid = [config for config in some if config is not None]
-        new = {config: len(_pairs(config, kind) - met) for config in valid}
-        best = max(valid, key=lambda config: new[config], default=None)
-        is_needed = kind.traits not in {variant.kind.traits for variant in found.values()}
-        return best if best is not None and (new[best] or is_needed) else None
+        start = heuristic(self._family, problem, matrix)
+        some = [random_valid_config(self._family, problem, matrix, self._rng, start) for _ in range(DRAWN)]
+        new = {config: len(_pairs(config, kind) - self._met) for config in some if config is not None}
+        best = max(new, key=lambda config: new[config], default=None)
+        return best if best is not None and (new[best] or kind.traits not in self._traits()) else None
 
-    def made(tunable: Tunable, choice: object, kind: Kind, focus: str) -> bool:
-        """Adds a config with this choice for this kind and matrix; returns False if there is none."""
-        fixed = {tunable.name: choice}
-        config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng, **fixed)
+    def _add_random(self, kind: Kind, focus: str, **fixed: Any) -> bool:
+        """Add a valid config with these choices; returns False if there is none."""
+        matrix = matrices()[focus]
+        config = random_valid_config(self._family, kind.problem(matrix), matrix, self._rng, **fixed)
         if config is not None:
-            add(config, kind, focus)
+            self._add(config, kind, focus)
         return config is not None
 
-    for kind in kinds(family, rng):
-        focus = fitting(kind)
-        if len(kind.traits) == 1 or sum(_place(trait) for _, trait in kind.traits) % 2 == 0:
-            add(heuristic(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
-    points = math.prod(len(t.choices) for t in family.config_type.tunables())
-    rounds = min(MOST_OF_A_KIND, ceil_div(RANDOM_VARIANTS, len(list(kinds(family, rng)))))
-    chosen = {variant.kind.traits for variant in found.values()} if rounds == 1 else set()
-    for _ in range(rounds if points > SMALL_SPACE else 1):
-        for kind in kinds(family, rng):
-            focus = fitting(kind)
-            config = drawn(kind, focus) if kind.traits not in chosen else None
-            if config is not None:
-                add(config, kind, focus)
-    for tunable, choice in missing_choices(family, found.values()):
-        if (tunable, choice) not in missing_choices(family, found.values()):
-            continue  # an earlier one of these brought it along
-        for _ in range(TURNS):
-            places = list(itertools.product(kinds(family, rng), usable))
-            if any(made(tunable, choice, *place) for place in rng.sample(places, len(places))):
-                break
-    of_batches = [name for name in BATCH_MATRICES if name in usable]
-    for kind, focus in zip(batches(family, rng), of_batches, strict=False):
-        config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
-        if config is not None:
-            add(config, kind, focus)
-    for kind in of_8bit_factors(family, rng):
-        focus = fitting(kind)
-        add(heuristic(family, kind.problem(matrices()[focus]), matrices()[focus]), kind, focus)
-        config = random_valid_config(family, kind.problem(matrices()[focus]), matrices()[focus], rng)
-        if config is not None:
-            add(config, kind, focus)
-    for focus in usable:
-        if all(focus not in variant.matrices for variant in found.values()):
-            problems = ((kind, kind.problem(matrices()[focus])) for kind in kinds(family, rng))
-            kind, problem = next((kind, problem) for kind, problem in problems if family.computes(problem))
-            add(heuristic(family, problem, matrices()[focus]), kind, focus)
-    return tuple(found.values())
+    def _add_heuristic(self, kind: Kind, focus: str) -> None:
+        matrix = matrices()[focus]
+        self._add(heuristic(self._family, kind.problem(matrix), matrix), kind, focus)
+
+    def _add(self, config: Config, kind: Kind, focus: str) -> None:
+        source = render(self._family, kind.problem(matrices()[focus]), config)
+        variant = Variant(self._family, config, kind, _matrices_of(self._family, config, kind, focus), source)
+        self.found.setdefault((source, kind.traits), variant)
+        self._met.update(_pairs(config, kind))
 
 
 def _place(member: StrEnum) -> int:
