@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,12 +73,8 @@ def resident_slices(problem: SparseNetworkProblem, matrix: CsrMatrix, shape: Sha
         MatrixError: with padding there are more weights than 32-bit numbers reach.
     """
     biases = bias_sources(problem, matrix)
-
-    def of_layer(layer: int) -> ResidentSlices:
-        return _of_layer(problem, matrix, biases, layer, shape)
-
-    with ThreadPoolExecutor() as pool:  # NumPy leaves the interpreter to others
-        parts = list(pool.map(of_layer, range(problem.layers)))
+    # Threads would wait for each other: each call of NumPy takes microseconds.
+    parts = [_of_layer(problem, matrix, biases, layer, shape) for layer in range(problem.layers)]
     chunk = shape.groups * shape.steps
     places = chunk * sum(int(part.chunks.sum()) for part in parts)
     if places > MAX_INDEX:
