@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention  # noqa: E402
@@ -519,3 +520,18 @@ def test_masks_elsewhere_are_refused() -> None:
     away = BlockMaskTensor(mask.shape, mask.block, mask.words.to("meta"))
     with pytest.raises(OperandError, match="mask: expected one on cpu, where q is, got one on meta"):
         bad(mask=away)
+
+
+def test_a_checkpoint_computes_it_again(place: str) -> None:
+    q, k, v = (torch.randn(1, 2, 32, 16, requires_grad=True) for _ in range(3))
+
+    def attended(q: Any, k: Any, v: Any) -> Any:
+        return block_attention(q, k, v, causal=True)
+
+    checkpoint(attended, q, k, v, use_reentrant=False).sum().backward()
+    found = [one.grad.clone() for one in (q, k, v)]
+    for one in (q, k, v):
+        one.grad = None
+    attended(q, k, v).sum().backward()
+    for one, grad in zip((q, k, v), found, strict=True):
+        assert torch.equal(one.grad, grad)

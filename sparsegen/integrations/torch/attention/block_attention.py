@@ -215,8 +215,9 @@ def _remember(ctx: Context, inputs: Sequence[Any], output: tuple[Tensor, Tensor]
 def _backward(ctx: Context, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if dout is None:
         return (None,) * (3 + kernels.BESIDE + len(ctx.rest))
-    *gradients, by_logits = _attention_backward(dout, *ctx.saved_tensors, *ctx.rest)
-    has_logits = ctx.saved_tensors[-1] is not None  # the last of what is beside Q, K and V
+    saved = ctx.saved_tensors  # once: a checkpoint computes them again, and gives each out once
+    *gradients, by_logits = _attention_backward(dout, *saved, *ctx.rest)
+    has_logits = saved[-1] is not None  # the last of what is beside Q, K and V
     no_others = (None,) * (kernels.BESIDE - 1)
     return (*gradients, *no_others, by_logits if has_logits else None, *[None] * len(ctx.rest))
 
