@@ -89,3 +89,16 @@ def test_what_cannot_be_pruned_is_refused() -> None:
         SparseConv2d.from_dense(dense, torch.ones(6, 8, 9))
     with pytest.raises(OperandError, match="x: expected images × 8 channels"):
         SparseConv2d.from_dense(dense)(x[:, :3])
+
+
+def test_a_loaded_layer_gathers_what_its_new_columns_say(place: str) -> None:
+    def reading(*taps: int) -> Any:
+        dense, _ = pruned(kernel_size=3, padding=1)
+        kept = torch.zeros_like(dense.weight)
+        for tap in taps:
+            kept[:, :, tap // 3, tap % 3] = 1
+        return SparseConv2d.from_dense(dense, kept, run_dense="never")
+
+    saved, fresh, (_, x) = reading(0, 1, 2, 4), reading(4, 5, 7, 8), pruned(kernel_size=3, padding=1)
+    fresh.load_state_dict(saved.state_dict())
+    assert torch.equal(fresh(x), saved(x))

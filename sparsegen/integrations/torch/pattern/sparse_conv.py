@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -43,7 +45,13 @@ class SparseConv2d(nn.Module):
         super().__init__()
         self.product, self.channels, self.reach = product, channels, reach
         self.register_buffer("columns", columns)
-        taps = reach.kernel[0] * reach.kernel[1]
+        self._find_channels()
+
+    def _find_channels(self) -> None:
+        """Derive from the columns the channels of each tap that are gathered."""
+        columns, channels, taps = self.columns, self.channels, self.reach.kernel[0] * self.reach.kernel[1]
+        for name in [name for name in self._buffers if name.startswith("channels_")]:
+            delattr(self, name)
         parts = [columns[columns // channels == tap] % channels for tap in range(taps)]
         # Number and channels of each tap that is read; None for all channels.
         self._taps = [
@@ -52,6 +60,10 @@ class SparseConv2d(nn.Module):
         ]
         for number, part in enumerate(part for part in parts if len(part)):
             self.register_buffer(f"channels_{number}", part, persistent=False)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._find_channels()
 
     @classmethod
     def from_dense(
