@@ -112,3 +112,21 @@ def test_what_is_refused() -> None:
         layer()(torch.randn(2, 3, 8, 8))
     with pytest.raises(OperandError):
         layer().mc_dropout("yes")  # type: ignore[arg-type]
+
+
+def test_autocast_casts_it_as_a_convolution(place: str) -> None:
+    net = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), layer())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = net(images())
+    assert y.dtype is torch.bfloat16
+    y.float().sum().backward()
+    assert all(p.grad is not None and p.grad.dtype is torch.float32 for p in net.parameters())
+
+
+def test_padding_by_a_word() -> None:
+    conv = DropBlockConv2d.from_conv2d(nn.Conv2d(4, 6, (3, 5), padding="same"), 0.3, 4)
+    assert conv(images()).shape == (2, 6, 14, 21) and conv.padding == (1, 2)
+
+
+def test_no_images() -> None:
+    assert layer()(images()[:0]).shape == (0, 6, 14, 21)

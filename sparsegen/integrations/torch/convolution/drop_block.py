@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import ConfigError, OperandError
+from sparsegen.integrations.torch.calls.autocast import cast_like_dense
 from sparsegen.integrations.torch.calls.layer_weights import conv_options, keep_hooks, own_parameters
 from sparsegen.integrations.torch.calls.monte_carlo import MonteCarloDropout, checked_probability
+from sparsegen.integrations.torch.calls.reach import padding_in_numbers
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_conv import masked_conv2d
 from sparsegen.operators import MaskBlock, MaskOf
@@ -64,6 +66,7 @@ class DropBlockConv2d(MonteCarloDropout, nn.Conv2d):
             raise ConfigError(
                 f"padding_mode = {self.padding_mode}: a convolution of dropped blocks is padded by zeros"
             )
+        self.padding: Any = padding_in_numbers(self.padding, self.kernel_size, self.dilation)
 
     @classmethod
     def from_conv2d(
@@ -103,13 +106,14 @@ class DropBlockConv2d(MonteCarloDropout, nn.Conv2d):
             raise OperandError(
                 f"x: expected images × {self.in_channels} channels × height × width, got {tuple(x.shape)}"
             )
-        if not self.drops or self.p == 0:
+        if not self.drops or self.p == 0 or not x.numel():
             return super().forward(x)
+        device = x.device
         return masked_conv2d(
-            x,
-            self.weight / (1 - self.p),
+            cast_like_dense(x, device),
+            cast_like_dense(self.weight / (1 - self.p), device),
             self.drawn(x),
-            self.bias,
+            cast_like_dense(self.bias, device),
             block=self.block,
             mask_of=MaskOf.ANY_INPUT,
             stride=self.stride,
