@@ -315,8 +315,13 @@ def test_small_and_large_dropouts_are_the_same(
         torch.testing.assert_close(one, other)
 
 
-def test_no_tokens(place: str) -> None:
-    assert layer()(torch.ones(0, 48)).shape == (0, 40)
+@pytest.mark.parametrize("dense", ["auto", "never"])
+def test_no_tokens(dense: str, place: str) -> None:
+    found = layer(dense=dense)
+    y = found(torch.ones(0, 48))
+    assert y.shape == (0, 40)
+    y.sum().backward()
+    assert not found.weight.grad.any()
 
 
 def test_autocast(place: str) -> None:

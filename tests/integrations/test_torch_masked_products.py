@@ -420,3 +420,15 @@ def test_graphs_of_padded_products_follow_their_masks_on_a_gpu(
             assert own.shape == expected.shape
             error = (own.double() - expected).abs().max() / expected.abs().max().clamp(min=1e-3)
             assert error < 2e-3, (share, tuple(own.shape), error)
+
+
+@pytest.mark.parametrize("dense", ["never", "always"])
+def test_autocast_leaves_the_operands_dtype(dense: str, place: str) -> None:
+    """Whichever product runs, so that gradients have it too."""
+    t = tensors(torch.float32, grad=True)
+    mask = BlockMaskTensor.from_blocks(torch.rand(3, 2) < 0.5, BLOCK, (TOKENS, IN))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = dsd(t["x"], t["w"], mask, dense=dense)
+    assert y.dtype is torch.float32
+    y.sum().backward()
+    assert t["w"].grad.dtype is torch.float32

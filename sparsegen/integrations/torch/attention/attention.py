@@ -148,7 +148,7 @@ class SparseAttention(PatternModule):
                 f"q: expected ... × {self.heads} heads × {self.pattern.shape[0]} queries × head_dim {self.head_dim}, "
                 f"got {tuple(q.shape)}"
             )
-        dtype = autocast_dtype(q.device)
+        dtype = autocast_dtype(q)
         if dtype is not None:
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
         return sparse_attention(q, k, v, self.pattern, self.scale)

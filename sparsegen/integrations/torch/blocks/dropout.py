@@ -176,12 +176,12 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         *lead, features = x.shape or (0,)
         if not x.dim() or features != self.in_features:
             raise OperandError(f"x: expected ... × {self.in_features} features, got shape {tuple(x.shape)}")
-        cast = autocast_dtype(x.device) if autocasts else None
+        cast = autocast_dtype(x) if autocasts else None
         if cast is None and x.dtype is not weight.dtype:
             raise OperandError(
                 f"x: expected {weight.dtype}, as the layer's weight is, got {x.dtype}; use x.to({weight.dtype})"
             )
-        if not self.drops or self.p == 0:
+        if not self.drops or self.p == 0 or not x.numel():  # no mask has no blocks
             return self.activation.of(functional.linear(x, weight, bias))
         dtype = x.dtype if cast is None else cast
         # An index, for torch.compile makes of another number of tokens a symbol, and what is faster depends on it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -58,6 +60,12 @@ class PlainProduct:
         given = {self._first: first, self._second: second, "mask": words, "scale": self._scale}
         if biases and biases[0] is not None:
             given["bias"] = biases[0]
+        with torch.autocast(first.device.type, enabled=False):  # of the operands' dtype, as kernels' results
+            return self._product(first, given, words, out)
+
+    def _product(
+        self, first: Tensor, given: dict[str, Any], words: Tensor | None, out: Tensor | None
+    ) -> Tensor:
         if first.is_cuda or first.dtype in WIDE:
             result: Tensor = self._problem.dense_result(torch, self._live, given, out)
             return result

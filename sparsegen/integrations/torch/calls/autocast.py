@@ -13,15 +13,21 @@ T = TypeVar("T", Tensor, Tensor | None)
 is_any_autocast = torch._C._is_any_autocast_enabled
 
 
-def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """Returns autocast's dtype on a device; None without autocast, and on devices that have none (meta tensors)."""
-    kind = device.type
-    return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else None
+def autocast_dtype(operand: Tensor, device: torch.device | None = None) -> torch.dtype | None:
+    """Returns the dtype that autocast on a device, by default the operand's, gives an operand.
+
+    None where it stays as it is: without autocast, of float64 and whole numbers, and on devices that have none (meta).
+    """
+    kind = (operand.device if device is None else device).type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return None
+    casts = operand.is_floating_point() and operand.dtype is not torch.float64
+    return torch.get_autocast_dtype(kind) if casts else None
 
 
 def cast_like_dense(operand: T, device: torch.device) -> T:
-    """An operand in the dtype that autocast asks for on a device; without autocast, and of float64, as it is."""
-    if operand is None or not is_any_autocast() or operand.dtype == torch.float64:
+    """An operand in the dtype that autocast on a device asks for."""
+    if operand is None or not is_any_autocast():
         return operand
-    dtype = autocast_dtype(device)
+    dtype = autocast_dtype(operand, device)
     return operand if dtype is None else operand.to(dtype)

@@ -119,7 +119,8 @@ def dense_convolution(
     order = memory_format(x)
     if mask_of is MaskOf.ANY_INPUT:
         x = zeroed(x.clone(), mask, block) if at_once else zero_outside(x, mask, block)
-    found = functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    with torch.autocast(x.device.type, enabled=False):  # of x's dtype, as the kernel's result
+        found = functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
     if relu:
         found = found.relu_() if at_once else found.relu()
     found = found.contiguous(memory_format=order)

@@ -295,7 +295,7 @@ class SparseLinear(PatternModule):
         values, bias = own.get("values"), own.get("bias")
         if values is None:
             values, bias = self.values, self.bias
-        dtype = autocast_dtype(x.device) if is_any_autocast() else None
+        dtype = autocast_dtype(x) if is_any_autocast() else None
         casts = dtype is not None
         if casts:
             x = x.to(dtype)

@@ -85,6 +85,7 @@ class QuantizedLinear(SparseLinear):
         """
         arguments.instance(rounding, Quantization, "rounding", OperandError)
         super().__init__(pattern, bias=bias, activation=activation, device=device, dtype=dtype)
+        device = self.row_offsets.device
         self.rounding = rounding
         zeros = torch.zeros((rounding.group.number(self.in_features), self.out_features), dtype=dtype)
         codes = np.zeros(pattern.nnz, dtype=np.float32)
@@ -245,7 +246,7 @@ class QuantizedLinear(SparseLinear):
             part = self._shared(x)
             if part is not None:
                 return part
-        cast = autocast_dtype(x.device)
+        cast = autocast_dtype(x)
         given = x if cast is None else x.to(cast)
         if given.dim() > 1 and given.numel() and asked(given, self.scales, self.bias) is Asked.NOTHING:
             flat = given.reshape(-1, given.shape[-1]) if given.dim() > 2 else given

@@ -146,7 +146,7 @@ class SharedInput:
             weights = self._weights()
             if not weights or asked(x, *weights) is not Asked.NOTHING:
                 return None
-            dtype = autocast_dtype(x.device) if is_any_autocast() else None
+            dtype = autocast_dtype(x) if is_any_autocast() else None
             cast = x if dtype is None else x.to(dtype)
             y, states = self.product(cast, weights, self.layers[0]._activation, casts=dtype is not None)
             version = None if x.is_inference() else x._version
@@ -271,7 +271,7 @@ def _lasting(tensors: Sequence[Tensor], old: Tensor | None) -> Tensor:
 
 def _state(x: Tensor) -> tuple[Any, ...]:
     """Returns the state besides x that all layers must share: autocast, and the stream of launches."""
-    dtype = autocast_dtype(x.device) if is_any_autocast() else None
+    dtype = autocast_dtype(x) if is_any_autocast() else None
     if not x.is_cuda:
         return torch.is_grad_enabled(), dtype
     stream = _stream(x.get_device())

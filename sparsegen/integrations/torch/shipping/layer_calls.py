@@ -92,7 +92,7 @@ def sparse_layers(model: nn.Module) -> list[SparseLinear]:
 
 def _kind(layer: SparseLinear, x: Tensor) -> tuple[int, torch.dtype]:
     """Tokens and dtype of a call."""
-    dtype = autocast_dtype(x.device)
+    dtype = autocast_dtype(x)
     return x.numel() // layer.in_features, x.dtype if dtype is None else dtype
 
 
