@@ -286,3 +286,7 @@ def test_a_mask_like_one_before_works_nothing_out(place: str) -> None:
     state = torch.tensor([1, 0])
     steps = steps_of(lambda: draw_block_mask((64, 96), (16, 32), 0.5, state=state)).python
     assert steps["mask_of"] == 1 and not steps["grid"] and not steps["density"] and not steps["row_order_at"]
+
+
+def test_no_masks_have_no_blocks() -> None:
+    assert BlockMaskTensor.from_blocks(torch.zeros(0, 3, 5, dtype=torch.bool), 16).blocks().shape == (0, 3, 5)

@@ -239,3 +239,22 @@ def test_prepared_needs_a_kernel(dense: Any, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
     with pytest.raises(DeviceUnavailableError, match="float64"):
         layer.double().prepared(2)
+
+
+def test_autocast_leaves_float64(place: str) -> None:
+    dense = torch.nn.Linear(40, 24, dtype=torch.float64)
+    sparse, x = SparseLinear.from_dense(dense, sparsity=0.5), torch.randn(3, 40, dtype=torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert sparse(x).dtype is dense(x).dtype is torch.float64
+
+
+def test_a_default_device_has_all_of_a_layer() -> None:
+    pattern = SparsePattern(torch.eye(8))
+    with torch.device("meta"):
+        layer = SparseLinear(pattern)
+    assert {tensor.device.type for tensor in layer.state_dict().values()} == {"meta"}
+
+
+def test_mapped_over_nothing(dense: Any) -> None:
+    sparse = SparseLinear.from_dense(dense, sparsity=0.5, run_dense="never")
+    assert torch.vmap(sparse)(torch.randn(0, 3, 40)).shape == (0, 3, 24)

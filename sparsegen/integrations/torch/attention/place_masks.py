@@ -61,7 +61,7 @@ def window_blocks(
         sinks=arguments.whole(sinks, "sinks", OperandError, least=0, most=OPEN),
         from_start=arguments.flag(from_start, "from_start", OperandError),
     )
-    place = torch.empty(0, device=checked_device(device)).device
+    place = checked_device(device)
     words = pack_window((*shape, *block, band.least, band.most, band.sinks), place)
     share = max(1, band.places(queries, keys)) / (queries * keys)
     return BlockMaskTensor(shape, block, words, share)

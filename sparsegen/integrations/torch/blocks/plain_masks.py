@@ -120,6 +120,6 @@ def blocks_of(words: Tensor, layout: BlockMaskLayout) -> Tensor:
     bits = signed[..., : layout.row_order_at].reshape(*lead, layout.rows, layout.row_words)
     order = signed[..., layout.row_order_at : layout.column_bits_at].contiguous().view(torch.int32)
     places = torch.arange(WORD_BITS, device=words.device)
-    ranked = ((bits[..., None] >> places) & 1).reshape(*lead, layout.rows, -1)[..., : layout.columns].bool()
+    ranked = ((bits[..., None] >> places) & 1).flatten(-2)[..., : layout.columns].bool()
     rows = order[..., : layout.rows, None].long().expand(ranked.shape)
     return torch.empty_like(ranked).scatter_(-2, rows, ranked)

@@ -328,6 +328,11 @@ def _without_gradient(name: str) -> Function:
     return backward
 
 
+def _part(x: Tensor, dim: Any, number: int) -> Tensor:
+    """One of a batch's elements; zeros where it has none."""
+    return x.select(dim, number) if x.shape[dim] else x.new_zeros((*x.shape[:dim], *x.shape[dim + 1 :]))
+
+
 def _for_transforms(
     name: str, function: Function, backward: Function, remember: Callable[..., None]
 ) -> Function:
@@ -335,13 +340,14 @@ def _for_transforms(
 
     def mapped(info: Any, in_dims: Sequence[object], *inputs: Any) -> tuple[Any, Any]:
         places = [d if isinstance(x, Tensor) else None for d, x in zip(in_dims, inputs, strict=True)]
+        size = info.batch_size
         found = [
-            made.apply(*(x if d is None else x.select(d, i) for d, x in zip(places, inputs, strict=True)))
-            for i in range(info.batch_size)
+            made.apply(*(x if d is None else _part(x, d, i) for d, x in zip(places, inputs, strict=True)))
+            for i in range(max(size, 1))  # a call on zeros tells shapes where there is none
         ]
         if isinstance(found[0], Tensor):
-            return torch.stack(found), 0
-        return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(found[0])
+            return torch.stack(found)[:size], 0
+        return tuple(torch.stack(one)[:size] for one in zip(*found, strict=True)), (0,) * len(found[0])
 
     members = {
         "forward": staticmethod(lambda *inputs: function(*inputs)),  # defaults are not inputs

@@ -41,19 +41,17 @@ def no_tensor(value: object, name: str) -> OperandError:
     return OperandError(f"{name}: expected a torch.Tensor, got {called}{advice}")
 
 
-def checked_device(device: Any, name: str = "device") -> torch.device | None:
-    """A device of PyTorch by what names it, or None for the default one.
+def checked_device(device: Any, name: str = "device") -> torch.device:
+    """A device of PyTorch by what names it; for None the default one.
 
     Raises:
         OperandError: it is none, or this PyTorch cannot use it.
     """
     try:
-        found = None if device is None else torch.device(device)
-        torch.empty(0, device=found)
+        return torch.empty(0, device=None if device is None else torch.device(device)).device
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise OperandError(f"{name} = {device!r} is no device that PyTorch can use: {reason}") from error
-    return found
 
 
 def require_dtype(dtype: object) -> None:
