@@ -224,3 +224,16 @@ def test_rounded_layers_are_decided_inside_the_model(place: str) -> None:
     assert len(report.converted) == len(kept) and len(report.converted) + len(report.dense) == 2
     assert all("the model is no faster with it sparse" in layer.reason for layer in report.dense)
     assert torch.isfinite(model(x)).all()
+
+
+def test_a_bias_of_two_layers_stays_one() -> None:
+    model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 32))
+    model[1].bias = model[0].bias
+    report = convert(model, "unstructured", 0.5, dense="never")
+    assert model[0].bias is model[1].bias and [layer.name for layer in report.converted] == ["2"]
+    assert "its bias belongs to 1 too" in str(report)
+
+
+def test_what_torch_compile_wraps_is_no_layer_of_its_own() -> None:
+    model = torch.compile(nn.Sequential(nn.Linear(16, 16), nn.ReLU()))
+    assert "OptimizedModule" not in str(convert(model, "unstructured", 0.5, dense="never"))

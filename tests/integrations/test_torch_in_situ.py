@@ -129,6 +129,10 @@ def test_gains_within_the_noise_and_sums_that_do_not_pay_leave_the_model_dense(
     assert not noise.converted and noise.in_situ.final_us == noise.in_situ.dense_us == 30.0
     together = convert_by(monkeypatch, model, FakeClock(model, {"q": 6.0, "k": 6.0, "up": 9.0}, 50.0))
     assert not together.converted and not any(step.kept for step in together.in_situ.steps)
+    reasons = {layer.name: layer.reason for layer in together.dense}
+    assert reasons["up"].endswith(
+        "sparse: it seemed to pay (29.0 µs, dense 30.0 µs), but all that did were not faster together"
+    )
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

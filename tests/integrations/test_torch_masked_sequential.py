@@ -278,3 +278,20 @@ def test_convolutions_whose_weight_is_made_of_others_stay_dense() -> None:
     model = nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), nn.Conv2d(4, 4, 3))
     report = convert_convolutions(model, MaskSource(block=8))
     assert report.converted == ("1",) and "parametrized" in report.dense["0"]
+
+
+def test_a_convolution_under_two_names_follows_the_mask_as_one() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Conv2d(4, 4, 3, padding=1)
+            self.again = self.first
+
+        def forward(self, x: Any) -> Any:
+            return self.again(self.first(x))
+
+    model, source = Twice(), MaskSource(4)
+    assert convert_convolutions(model, source).converted == ("first", "again")
+    assert model.first is model.again
+    source.set(torch.zeros(1, 2, 2, dtype=torch.bool), (8, 8))
+    assert not model(torch.randn(1, 4, 8, 8)).any()

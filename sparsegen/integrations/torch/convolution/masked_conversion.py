@@ -146,8 +146,13 @@ def convert_convolutions(
     if isinstance(model, nn.Conv2d):
         raise ConfigError("the model is a convolution itself: use MaskedConv2d.from_dense")
     converted, dense = [], {}
-    for name, layer in list(model.named_modules()):
+    replaced: dict[int, nn.Module] = {}  # a layer that a model has under several names is one afterwards too
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
         if not isinstance(layer, nn.Conv2d):
+            continue
+        if id(layer) in replaced:
+            model.set_submodule(name, replaced[id(layer)])
+            converted.append(name)
             continue
         if (why := is_made_of_others(layer)) is not None:
             dense[name] = why
@@ -166,6 +171,7 @@ def convert_convolutions(
             made.train(layer.training)
             parent, _, own = name.rpartition(".")
             setattr(model.get_submodule(parent), own, made)
+            replaced[id(layer)] = made
             converted.append(name)
     if not converted:
         raise ConfigError(f"no convolution of the model can follow a mask: {dense or 'it has none'}")

@@ -162,10 +162,12 @@ def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, n
         if any(is_lazy(p) for p in module.parameters(recurse=False)):
             yield name, module, "its weight is not initialized yet: call the model once"
             continue
+        matrices = [p for p in module.parameters(recurse=False) if p.dim() > 1]
+        if not matrices and not parametrize.is_parametrized(module):
+            continue
         if (why := is_made_of_others(module)) is not None:
             yield name, module, why
             continue
-        matrices = [p for p in module.parameters(recurse=False) if p.dim() > 1]
         if not matrices:
             continue
         others = sorted({owner for p in matrices for owner in owners[id(p)]} - {name})
@@ -175,6 +177,9 @@ def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, n
             yield name, module, "left out by name"
         elif others:
             yield name, module, f"its weight belongs to {', '.join(others)} too"
+        elif (bias := module._parameters.get("bias")) is not None and owners[id(bias)] != [name]:
+            tied = sorted(set(owners[id(bias)]) - {name})
+            yield name, module, f"its bias belongs to {', '.join(tied)} too"
         elif isinstance(holder := model.get_submodule(name.rpartition(".")[0]), READS_WEIGHTS):
             yield name, module, f"{type(holder).__name__} reads its weight itself"
 

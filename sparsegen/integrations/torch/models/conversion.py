@@ -202,7 +202,9 @@ def _why_not(name: str, found: InSitu) -> str:
     if name in found.uncalled:
         return "the example inputs do not reach it"
     step = next(step for step in found.steps if name in step.layers)
-    return f"the model is no faster with it sparse: {step.sparse_us:.1f} µs, dense {step.dense_us:.1f} µs"
+    times = f"{step.sparse_us:.1f} µs, dense {step.dense_us:.1f} µs"
+    why = f"it seemed to pay ({times}), but all that did were not faster together" if step.dropped else times
+    return f"the model is no faster with it sparse: {why}"
 
 
 def _on_pattern(

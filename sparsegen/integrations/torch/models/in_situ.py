@@ -41,6 +41,7 @@ class Step:
         kept: true if they became sparse.
         form: form in which they did, or the last in which they were tried.
         why: the reason in words.
+        dropped: true if they were kept until all that were lost together at the end.
     """
 
     layers: tuple[str, ...]
@@ -49,6 +50,7 @@ class Step:
     kept: bool
     form: Form = PLAIN
     why: str = ""
+    dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,9 @@ class _Trials:
             before, after = times.other_us, times.ours_us
             if decision.on_device:
                 break
-        self._steps = [replace(step, kept=step.layers[0] in self._kept) for step in self._steps]
+        for number, step in enumerate(self._steps):
+            stays = step.layers[0] in self._kept
+            self._steps[number] = replace(step, kept=stays, dropped=step.kept and not stays)
         self._arranger.arrange(self._kept)
         for name, layer in self._arranger.sparse.items():
             if name not in self._kept or self._kept[name].one_launch:
