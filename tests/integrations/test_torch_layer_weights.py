@@ -247,6 +247,31 @@ def test_state_dicts_of_converted_models_are_loaded(fuse: bool) -> None:
         load(_model(), {**state, "4.weight": torch.ones(1)})
 
 
+def test_loaded_layers_train_as_those_in_their_place() -> None:
+    converted, fresh = _model(), _model(5, 0)
+    convert(converted, dense="never")
+    fresh[0].requires_grad_(False)
+    load(fresh, converted.state_dict())
+    assert not any(p.requires_grad for p in fresh[0].parameters())
+    assert all(p.requires_grad for p in fresh[2].parameters())
+
+
+def test_a_model_without_data_is_loaded_whole() -> None:
+    converted = _model()
+    convert(converted, dense="never")
+    with torch.device("meta"):
+        fresh = _model()
+    load(fresh, converted.state_dict())
+    torch.testing.assert_close(fresh(X), converted(X))
+
+
+def test_codes_are_loaded_by_layers_that_have_them() -> None:
+    rounded = _model().half()
+    convert(rounded, dense="never", value_type="int8")
+    with pytest.raises(OperandError, match="has codes of 0: convert the model with the same value_type"):
+        load(_model().half(), rounded.state_dict())
+
+
 # --- what dense layers take ---
 
 

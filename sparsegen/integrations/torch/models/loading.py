@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import MatrixError, OperandError
-from sparsegen.integrations.torch.calls.layer_weights import keep_hooks
+from sparsegen.integrations.torch.calls.layer_weights import keep_hooks, trains
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pointwise import Convertible, PointwiseConv2d, is_convertible
@@ -34,7 +34,8 @@ def load(
 
     Args:
         model: made as the converted one was; layers that are sparse already take their patterns over. It is changed in
-            place, all of it or, where something does not fit, nothing.
+            place. Where something does not fit, its layers stay dense; what fits may have been loaded, as
+            ``load_state_dict`` does.
         state_dict: result of ``converted.state_dict()``.
         run_dense, db: see `SparsePattern`.
 
@@ -49,6 +50,11 @@ def load(
     policy = Dense.parse(run_dense, "run_dense")
     made: dict[str, tuple[nn.Module, SparseLinear]] = {}
     for name, module in model.named_modules():
+        if is_convertible(module) and f"{name}.codes" in state_dict:
+            raise OperandError(
+                f"the state dict has codes of {name}: convert the model with the same value_type, and take its own "
+                "load_state_dict"
+            )
         parts = [state_dict.get(f"{name}.{part}" if name else part) for part in PARTS]
         if is_convertible(module) and all(isinstance(part, Tensor) for part in parts):
             if not name:
@@ -56,10 +62,11 @@ def load(
                     "the model is a linear layer itself: use SparseLinear and its load_state_dict"
                 )
             made[name] = module, _sparse(name, module, parts, policy, db)
+    has_no_data = any(parameter.is_meta for parameter in model.parameters())
     try:
         for name, (_, layer) in made.items():
             model.set_submodule(name, layer)
-        model.load_state_dict(dict(state_dict))
+        model.load_state_dict(dict(state_dict), assign=has_no_data)
     except RuntimeError as error:
         for name, (dense, _) in made.items():
             model.set_submodule(name, dense)
@@ -82,5 +89,8 @@ def _sparse(
     layer = kind(pattern, bias=dense.bias is not None, device=device, dtype=weight.dtype)
     if isinstance(dense, nn.Conv2d) and isinstance(layer, PointwiseConv2d):
         layer.stride = (int(dense.stride[0]), int(dense.stride[1]))
+    layer.values.requires_grad_(trains(dense, "weight"))
+    if layer.bias is not None:
+        layer.bias.requires_grad_(trains(dense, "bias"))
     keep_hooks(dense, layer)
     return layer.train(dense.training)
