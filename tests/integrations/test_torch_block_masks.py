@@ -290,3 +290,16 @@ def test_a_mask_like_one_before_works_nothing_out(place: str) -> None:
 
 def test_no_masks_have_no_blocks() -> None:
     assert BlockMaskTensor.from_blocks(torch.zeros(0, 3, 5, dtype=torch.bool), 16).blocks().shape == (0, 3, 5)
+
+
+def test_an_ellipsis_stands_for_dimensions_in_front() -> None:
+    several = BlockMaskTensor.from_blocks(torch.rand(2, 4, 3, 5) < 0.5, 16)
+    assert torch.equal(several[..., 1].blocks(), several.blocks()[:, 1])
+    assert torch.equal(several[1, ...].blocks(), several.blocks()[1])
+    with pytest.raises(OperandError, match="2 dimensions in front"):
+        several[0, ..., 1, 2]
+
+
+def test_bools_are_no_mask() -> None:
+    with pytest.raises(OperandError, match="which its from_blocks makes of bools of blocks"):
+        dsd(torch.ones(16, 16), torch.ones(8, 16), torch.ones(1, 1, dtype=torch.bool))

@@ -237,3 +237,10 @@ def test_a_bias_of_two_layers_stays_one() -> None:
 def test_what_torch_compile_wraps_is_no_layer_of_its_own() -> None:
     model = torch.compile(nn.Sequential(nn.Linear(16, 16), nn.ReLU()))
     assert "OptimizedModule" not in str(convert(model, "unstructured", 0.5, dense="never"))
+
+
+def test_a_converted_model_has_no_more_to_convert() -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+    convert(model, "unstructured", 0.5, dense="never")
+    with pytest.raises(PruningError, match="can be sparse: others are sparse already"):
+        convert(model, "unstructured", 0.9)

@@ -143,9 +143,13 @@ class BlockMaskTensor:
 
     def __getitem__(self, index: Any) -> BlockMaskTensor:
         """One of several masks, or some, by the dimensions in front; shares their memory."""
-        if len(index if isinstance(index, tuple) else (index,)) > len(self.lead):
+        places = index if isinstance(index, tuple) else (index,)
+        chosen = sum(place is not Ellipsis for place in places)
+        if chosen > len(self.lead):
             raise OperandError(f"mask[{index}]: there are {len(self.lead)} dimensions in front to choose by")
-        return BlockMaskTensor(self.shape, self.block, self.words[index], self.density)
+        if chosen < len(places):
+            places = (*places, slice(None))  # an ellipsis stands for dimensions in front, not for the words
+        return BlockMaskTensor(self.shape, self.block, self.words[places], self.density)
 
     def __or__(self, other: BlockMaskTensor) -> BlockMaskTensor:
         """Union of two masks of one shape and block; leading dimensions broadcast."""
@@ -228,6 +232,8 @@ def sizes_of(
 
 def check_mask(mask: BlockMaskTensor) -> None:
     """Raises OperandError for anything but a mask."""
+    if isinstance(mask, Tensor):
+        raise OperandError("mask: expected a BlockMaskTensor, which its from_blocks makes of bools of blocks")
     arguments.instance(mask, BlockMaskTensor, "mask", OperandError)
 
 

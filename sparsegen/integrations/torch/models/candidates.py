@@ -19,6 +19,7 @@ from sparsegen.errors import PruningError
 from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.calls.layer_weights import current_weight, is_made_of_others
 from sparsegen.integrations.torch.models.conversion_report import DenseLayer
+from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pointwise import Convertible, is_convertible, is_pointwise
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
@@ -225,6 +226,8 @@ def _advice(model: nn.Module, left: Sequence[DenseLayer]) -> str:
     """Advises on a model without a layer to convert, with the reasons."""
     if isinstance(model, nn.Linear):
         return ": it is one itself, which SparseLinear.from_dense converts"
+    if any(isinstance(module, SparseLinear) for module in model.modules()):
+        return ": others are sparse already" + _listed(left)
     has_convolutions = any(
         isinstance(module, nn.Conv2d) and not is_pointwise(module) for module in model.modules()
     )
