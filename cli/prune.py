@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from sparsegen import api, backends
 from sparsegen.cli.parts.common import (
     OUTPUT,
     EnumChoice,
+    Listing,
     db_option,
     device_option,
     emit,
@@ -217,12 +217,11 @@ def emit_report(
         output: where it was written.
         rounding_errors: error of the norm of each layer by name, where they were rounded.
     """
-    table = _table("layer", "shape", "sparsity", "row mean", "row CoV", "kept energy", "block fill")
-    if rounding_errors is not None:
-        table.add_column("rounding error")
-    if times is not None:
-        for heading in ("sparse", "dense", "source"):
-            table.add_column(heading)
+    table = Listing(
+        *("layer", "shape", "sparsity", "row mean", "row CoV", "kept energy", "block fill"),
+        *(("rounding error",) if rounding_errors is not None else ()),
+        *(("sparse", "dense", "source") if times is not None else ()),
+    )
     for i, layer in enumerate(report.layers):
         rounded = () if rounding_errors is None else (f"{rounding_errors[layer.name]:.2g}",)
         table.add_row(*_layer_cells(layer), *rounded, *(_time_cells(times.layers[i]) if times else ()))
@@ -250,11 +249,10 @@ def emit_report(
 
 def emit_comparison(as_json: bool, comparison: Comparison, times: Sequence[PrunedTimes | None]) -> None:
     """Print patterns side by side; times are sums over the layers."""
-    table = _table("pattern", "sparsity", "kept energy", "row CoV", "block fill")
+    timed = ("sparse", "dense", "layers measured") if times[0] is not None else ()
+    table = Listing("pattern", "sparsity", "kept energy", "row CoV", "block fill", *timed)
     lines = [f"left out: {name}: {why}" for name, why in comparison.left_out]
     if times[0] is not None:
-        for heading in ("sparse", "dense", "layers measured"):
-            table.add_column(heading)
         lines.append(_times_line(times[0]))
     for report, known in zip(comparison.reports, times, strict=True):
         table.add_row(
@@ -277,10 +275,6 @@ def emit_comparison(as_json: bool, comparison: Comparison, times: Sequence[Prune
         "left_out": [{"pattern": name, "reason": why} for name, why in comparison.left_out],
     }
     emit(as_json, data, table, *lines)
-
-
-def _table(*headings: str) -> Table:
-    return Table(*headings, box=None, padding=(0, 2, 0, 0))
 
 
 def _layer_cells(layer: LayerReport) -> tuple[str, ...]:

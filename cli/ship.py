@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.table import Table
 
 from sparsegen import backends
 from sparsegen.cli.parts.common import (
     OUTPUT,
     Copied,
+    Listing,
     device_option,
     emit,
     json_option,
@@ -70,7 +70,7 @@ def command(
     from sparsegen.integrations.torch.shipping.ship import ship
 
     found = ship(loaded, inputs, output, archs=archs, program=program)
-    table = Table("problem", "family", "packed", box=None, padding=(0, 2, 0, 0))
+    table = Listing("problem", "family", "packed")
     for launch in found.launches:
         table.add_row(str(launch.problem), launch.family, f"{launch.packed.nbytes} bytes")
     data = {"folder": str(output), **found.to_dict()}

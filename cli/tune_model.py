@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Protocol
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.parts.common import (
     F,
     FiniteRange,
+    Listing,
     apply_options,
     db_option,
     emit,
@@ -253,7 +253,7 @@ def emit_tuning(as_json: bool, source: str, found: PrunedLayers, tuning: ModelTu
     """Print what is known of every layer after the searches."""
     several = len({times.device.key for times in tuning.times}) > 1  # models of devices
     headings = ("layer", "shape", "zeros", "tokens", "sparse", "dense", "× dense", "source")
-    table = Table(*(("device",) if several else ()), *headings, box=None, padding=(0, 2, 0, 0))
+    table = Listing(*(("device",) if several else ()), *headings)
     for times in tuning.times:
         for layer, time in zip(found.layers, times.layers, strict=True):
             shape = " × ".join(map(str, layer.spec.shape))

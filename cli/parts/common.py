@@ -29,7 +29,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=StrEnum)
 EMULATOR_NOTE = "The emulator proves that a variant is correct; its times say nothing about a GPU's speed."
 OUTPUT = ("-o", "--output", "--out")  # every command's option for the file that it writes
-PIPE_WIDTH = 120  # columns of a table that goes to a file or a pipe
+PIPE_WIDTH = 120  # columns of what goes to a file or a pipe
+WIDEST = 10_000  # columns of a table there
 NAMES = "nvidia-h200, a100, l40s, b200, h100, or a JSON file that describes one"
 
 
@@ -227,7 +228,7 @@ class Listing:
         self.rows: list[tuple[str, ...]] = []
 
     def add_row(self, *cells: str) -> None:
-        self.rows.append(cells)
+        self.rows.append(tuple(map(visible, cells)))
 
     @property
     def width(self) -> int:
@@ -243,7 +244,7 @@ class Listing:
         from rich.text import Text
 
         if self.width <= width:
-            table = Table(*self.headings, box=None)
+            table = Table(*self.headings, box=None, padding=(0, 2, 0, 0))
             for row in self.rows:
                 table.add_row(*map(Text, row))
             return table
@@ -286,12 +287,23 @@ def emit(as_json: bool, data: Mapping[str, object], *parts: Part) -> None:
             is_text = isinstance(part, str | Text)
             _print(console, _hanging(str(part), console.width) if is_text else part)
         return
-    # Whoever reads a pipe line by line gets tables, as wide as they are.
-    console.width = max(console.width, *(part.width for part in parts if isinstance(part, Listing)), 0)
+    # Whoever reads a pipe line by line gets tables as wide as they are, but for columns of prose.
+    console.width = max(console.width, *(_least_width(console, part) for part in parts))
     with console.capture() as printed:
         for part in parts:
             _print(console, part)
     click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+
+
+def _least_width(console: Console, part: Part) -> int:
+    """Columns in which no cell is cut; 0 of what may be wrapped."""
+    from rich.table import Table
+
+    if isinstance(part, Listing):
+        return part.width
+    if isinstance(part, Table) and any(column.no_wrap for column in part.columns):
+        return console.measure(part, options=console.options.update(width=WIDEST)).maximum
+    return 0
 
 
 def _print(console: Console, part: Part) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from sparsegen.cli.parts.common import emit
+from sparsegen.cli.parts.common import Listing, emit
 from sparsegen.cli.parts.engines import Places
 from sparsegen.cli.parts.searches import watched
 from sparsegen.cli.parts.torch_models import model_and_inputs
@@ -80,9 +79,9 @@ def tune_in_situ(
     return found
 
 
-def _table(found: InSituTuning) -> Table:
+def _table(found: InSituTuning) -> Listing:
     """Table of the layers that were tried inside the model."""
-    table = Table("layers", "sparse", "before", "", box=None, padding=(0, 2, 0, 0))
+    table = Listing("layers", "sparse", "before", "")
     report = found.report
     for step in () if report is None or report.in_situ is None else report.in_situ.steps:
         names = ", ".join(step.layers[:3]) + (

@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
+from rich.table import Column, Table
 from rich.text import Text
 
 from sparsegen.cli import devices
@@ -142,3 +143,19 @@ def test_a_pipe_gets_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     listing.add_row("x" * 150, "y" * 100)
     emit(False, {}, listing)
     assert capsys.readouterr().out.splitlines()[1].split() == ["x" * 150, "y" * 100]
+
+
+def test_a_pipe_gets_all_numbers_beside_a_long_name(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(Column("case", no_wrap=True), Column("µs", no_wrap=True))
+    table.add_row("x" * 200, "12.5")
+    emit(False, {}, table)
+    out = capsys.readouterr().out
+    assert "x" * 200 in out and "12.5" in out
+
+
+@pytest.mark.parametrize("columns", [20, 80])
+def test_what_a_terminal_would_obey_takes_its_room(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    listing = common.Listing("layer", "zeros")
+    listing.add_row("a\x1b[31mb", "50 %")
+    text = "".join(on_a_terminal(monkeypatch, columns, listing).split())
+    assert "a\\x1b[31mb" in text and "50%" in text

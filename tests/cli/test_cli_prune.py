@@ -224,3 +224,12 @@ def test_what_is_refused(
     assert message in error["message"]
     assert not Path("out.npz").exists()
     run("prune", weights.with_name("none.npz"), "--pattern", "nm", exit_code=3)
+
+
+@pytest.mark.parametrize("times", [(), ("-n", "8")], ids=["report", "times"])
+def test_layers_with_long_names_are_told_apart(run: Command, tmp_path: Path, times: tuple[str, ...]) -> None:
+    names = [f"model.decoder.layers.31.mlp.a_rather_long_projection.{'x' * 60}_{part}" for part in "ab"]
+    path = tmp_path / "weights.npz"
+    np.savez(path, **{name: np.random.default_rng(0).standard_normal((64, 32), np.float32) for name in names})
+    shown = run("prune", path, "--pattern", "unstructured", "--sparsity", "0.9", *times).stdout
+    assert all(name in shown for name in names) and "…" not in shown
