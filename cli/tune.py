@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypedDict
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from sparsegen.cli.main import INTERRUPTED
 from sparsegen.cli.parts import tune_for
+from sparsegen.cli.parts.called_again import CalledAgain
 from sparsegen.cli.parts.common import (
     EMULATOR_NOTE,
     Copied,
@@ -32,7 +32,7 @@ from sparsegen.cli.parts.common import (
 from sparsegen.cli.parts.engines import Places, engine_options
 from sparsegen.cli.parts.limits import limit_options
 from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
-from sparsegen.cli.parts.problems import ProblemOptions, command_line, python_call, repeatable_problem_options
+from sparsegen.cli.parts.problems import ProblemOptions, repeatable_problem_options
 from sparsegen.cli.parts.progress import shown
 from sparsegen.cli.parts.progress_lines import BASELINES, figure, rates
 from sparsegen.cli.parts.searches import watched
@@ -109,7 +109,7 @@ def command(
         return
     place, where = db or Settings.from_environment().db, places.only
     location = str(Location.parse(place))
-    lookup_of = partial(_lookup, matrix_file, device=places.named, db=db or _shown_place(place))
+    called_again = CalledAgain(matrix_file, places.named, db or _shown_place(place))
     options: _Options = {
         "baselines": not no_baselines,
         "again": again,
@@ -121,7 +121,7 @@ def command(
     if where is None or len(workloads) > 1:
         request = Request(workloads[0][1], limits, families or None, even_if_finished=True, **options)
         came_to = tune_many(workloads, request, places, place, note=EMULATOR_NOTE, as_json=as_json)
-        _many(came_to, location, lookup_of, as_json)
+        _many(came_to, location, called_again, as_json)
         return
     note_emulator([where], as_json=as_json)
     ((a, problem),) = workloads
@@ -135,8 +135,7 @@ def command(
             progress=progress,
             **options,
         )
-    lookup = lookup_of(problem)
-    emit(as_json, _as_json(result, location, lookup), *_as_text(result, location, lookup))
+    emit(as_json, _as_json(result, location, called_again), *_as_text(result, location, called_again))
     if result.was_interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
 
@@ -167,30 +166,22 @@ class _Options(TypedDict):
     allow_overflow: bool
 
 
-def _lookup(matrix: MatrixOptions, problem: Problem, *, device: str | None, db: str | None) -> str:
-    """The command that looks a problem up on the matrix that was searched for."""
-    transpose = " --transpose" if matrix.transpose else ""
-    file = "" if matrix.file is None else f" --matrix {shlex.quote(str(matrix.file))}{transpose}"
-    named = _options(tensor=matrix.tensor, device=device, db=db)
-    return f"sparsegen lookup{file}{command_line(problem)}{named}"
-
-
 def _many(
     came_to: tuple[list[TuneResult], list[tuple[Task, Outcome]], bool],
     location: str,
-    lookup_of: Callable[[Problem], str],
+    called_again: CalledAgain,
     as_json: bool,
 ) -> None:
     """Show what became of several searches, and end as the worst of them did."""
     results, others, was_interrupted = came_to
-    told = [_as_json(result, location, lookup_of(result.workload.problem)) for result in results]
+    told = [_as_json(result, location, called_again) for result in results]
     unfinished = [
         {"search": task.name, "device": task.model.key, "reason": str(outcome.error or "interrupted")}
         for task, outcome in others
     ]
     parts: list[Part] = []
     for result in results:
-        parts += [*_as_text(result, location, lookup_of(result.workload.problem)), ""]
+        parts += [*_as_text(result, location, called_again), ""]
     parts += [f"no result: {each['search']} on {each['device']}: {each['reason']}" for each in unfinished]
     data = {"searches": told, "unfinished": unfinished, "interrupted": was_interrupted, "database": location}
     emit(as_json, data, *parts)
@@ -202,12 +193,6 @@ def _many(
 def _shown_place(place: str) -> str | None:
     """The database that the environment names, so that the command works elsewhere; no URL: it may hold a password."""
     return None if "://" in place or place == Settings.from_environment({}).db else place
-
-
-def _options(**values: str | None) -> str:
-    """The options that are given, as on a command line."""
-    given = {name: value for name, value in values.items() if value is not None}
-    return "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given.items())
 
 
 def _comparison(result: TuneResult) -> str:
@@ -226,7 +211,7 @@ def _comparison(result: TuneResult) -> str:
     return "; ".join(parts) + "." + warning
 
 
-def _as_text(result: TuneResult, location: str, lookup: str) -> list[Part]:
+def _as_text(result: TuneResult, location: str, called_again: CalledAgain) -> list[Part]:
     winner, sample = result.winner, result.winner.sample
     assert sample is not None
     gflops, gbytes = rates(result.workload, sample.median_us)
@@ -263,13 +248,13 @@ def _as_text(result: TuneResult, location: str, lookup: str) -> list[Part]:
         f"{counts.done} measured, {counts.failed} failed, {counts.resumed} known from before, of "
         f"{result.space_size} valid configs ({counts.pruned} pruned) in {result.seconds:.1f} s",
     )
-    commands = (lookup, lookup.replace("sparsegen lookup", "sparsegen source", 1))
+    commands = (called_again.command(name, problem) for name in ("lookup", "source"))
     parts: list[Part] = [
         table,
         Copied(f"recorded in {location}; look up what runs, and read its source:", *commands),
     ]
     if winner.variant.config.is_known:
-        call = python_call(problem, winner.variant.config)
+        call = called_again.python(problem, winner.variant.config)
         parts.append(Copied("this variant in Python, whatever is recorded later:", call))
     if result.was_interrupted:
         return [*parts, Text("Interrupted: this is the best so far; the same command goes on from here.")]
@@ -295,7 +280,7 @@ def _config_text(measurement: Measurement) -> str:
     return f"{measurement.variant.family}: {measurement.variant.config.settings}"
 
 
-def _as_json(result: TuneResult, location: str, lookup: str) -> Json:
+def _as_json(result: TuneResult, location: str, called_again: CalledAgain) -> Json:
     sample = result.winner.sample
     assert sample is not None
     gflops, gbytes = rates(result.workload, sample.median_us)
@@ -347,8 +332,8 @@ def _as_json(result: TuneResult, location: str, lookup: str) -> Json:
         "seconds": result.seconds,
         "interrupted": result.was_interrupted,
         "database": location,
-        "lookup": lookup,
-        "prepare": python_call(problem, result.winner.variant.config),
+        "lookup": called_again.command("lookup", problem),
+        "prepare": called_again.python(problem, result.winner.variant.config),
     }
 
 

@@ -1,10 +1,9 @@
-"""Problems from options, and options from problems: as the fields of all operators' problems declare them."""
+"""Problems from options, as the fields of all operators' problems declare them."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -14,7 +13,6 @@ import click
 
 from sparsegen.cli.parts.common import EnumChoice
 from sparsegen.errors import ConfigError
-from sparsegen.kernels.config import Config
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_mask
 from sparsegen.operators import (
@@ -319,38 +317,3 @@ def _fields(without_matrix: bool) -> dict[str, _Merged]:
             if without_matrix or not kind.has_pattern or name not in kind.matrix_sizes:
                 by_name.setdefault(name, {})[operator] = field
     return {name: _Merged(name, fields) for name, fields in by_name.items()}
-
-
-def command_line(problem: Problem) -> str:
-    """The options that make this problem of its matrix; what is a default is left out, but for dense sizes."""
-    operator = "" if problem.operator == DEFAULT_OPERATOR else f" --operator {problem.operator}"
-    given = (
-        f" {problem.fields[name].flags[0]} {shlex.quote(str(value))}"
-        for name, value in {
-            **problem.sizes,
-            **problem.parameters,
-            **problem.traits,
-            "batch": problem.batch,
-        }.items()
-        if not (problem.has_pattern and name in problem.matrix_sizes)
-        and value != problem.fields[name].default
-    )
-    return operator + "".join(given)
-
-
-def python_call(problem: Problem, config: Config) -> str:
-    """The call of `sparsegen.prepare` that runs this config, as it can be pasted; what is a default is left out.
-
-    ``matrix`` stands for the user's own.
-    """
-    has_default = problem.operator == DEFAULT_OPERATOR
-    given: dict[str, Any] = {} if has_default else {"operator": problem.operator}
-    for name, value in (
-        problem.sizes | problem.parameters | problem.traits | {"batch": problem.batch}
-    ).items():
-        of_matrix = problem.has_pattern and name in problem.matrix_sizes
-        if not of_matrix and value != problem.fields[name].default:
-            given[name] = value if isinstance(value, int) else str(value)
-    given |= {"family": config.family_name, "config": config.to_dict()}
-    matrix = ["matrix"] if problem.has_pattern else []
-    return f"sparsegen.prepare({', '.join(matrix + [f'{name}={value!r}' for name, value in given.items()])})"

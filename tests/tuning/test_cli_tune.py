@@ -7,6 +7,7 @@ import shlex
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import scipy.sparse
 from click.testing import CliRunner, Result
@@ -14,6 +15,7 @@ from rich.console import Console
 from toy_searches import WORKLOAD, timed
 from tuning_fakes import DEVICE, MATRIX, PROBLEM
 
+import sparsegen
 from sparsegen.cli.main import cli
 from sparsegen.cli.parts import progress
 from sparsegen.matrix.generators import random_uniform
@@ -117,6 +119,29 @@ def test_batches_are_tuned_and_found(  # type: ignore[no-untyped-def]
     assert found["how"] == "exact" and found["problem"]["item_values"] == "own"
     listed = CliRunner().invoke(cli, ["db", "list", "--db", str(tmp_path / "t.db")], env={"COLUMNS": "300"})
     assert "batch=3" in listed.stdout and "item_values=own" in listed.stdout
+
+
+def test_what_was_made_of_the_file_is_found_and_computed_again(tmp_path: Path) -> None:
+    square = random_uniform(32, 32, 0.2, seed=0).to_scipy().copy()
+    square.data[::7] = 0.0
+    path = tmp_path / "w.npz"
+    scipy.sparse.save_npz(path, scipy.sparse.csr_matrix(square))
+    options = ["tune", "--matrix", str(path), "-n", "8", "--device", "emulator", "--trials", "1"]
+    options += [
+        "--drop-zeros",
+        "--transpose",
+        "--family",
+        "csr_spmm",
+        "--db",
+        str(tmp_path / "t.db"),
+        "--json",
+    ]
+    data = json.loads(CliRunner().invoke(cli, options).stdout)
+    found = json.loads(CliRunner().invoke(cli, [*shlex.split(data["lookup"])[1:], "--json"]).stdout)
+    assert found["how"] == "exact"
+    operator = eval(data["prepare"], {"sparsegen": sparsegen, "matrix": sparsegen.load_matrix(path)})
+    b = np.random.default_rng(0).standard_normal((32, 8), dtype=np.float32)
+    np.testing.assert_allclose(operator(b), square.T @ b, rtol=1e-4, atol=1e-5)
 
 
 def test_an_unknown_family_is_bad_input(tune) -> None:  # type: ignore[no-untyped-def]
