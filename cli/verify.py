@@ -42,7 +42,9 @@ from sparsegen.verify.variants import worst_error
 @device_option
 @db_option
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Fresh inputs.")
-@click.option("--inputs-seed", type=int, help="Of the inputs; default a random one, which is printed.")
+@click.option(
+    "--inputs-seed", type=click.IntRange(min=0), help="Of the inputs; default a random one, which is printed."
+)
 @json_option
 def command(
     matrix_file: MatrixOptions,

@@ -121,6 +121,38 @@ def test_a_missing_matrix_is_bad_input(run: Command) -> None:
     assert result.stderr.startswith("error: nowhere.npz: there is no such file")
 
 
+def every_command(command: click.Command) -> Iterator[click.Command]:
+    """The command and those below it."""
+    yield command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from every_command(below)
+
+
+def test_no_seed_is_below_zero() -> None:
+    """NumPy's generators take none, and say so by an error that is no message of a command."""
+    seeds = [
+        (command.name, option)
+        for command in every_command(main.cli)
+        for option in command.params
+        if str(option.name).endswith("seed")
+    ]
+    assert len(seeds) > 8
+    for name, option in seeds:
+        assert option.type.convert("0", option, None) == 0, name
+        with pytest.raises(click.BadParameter):
+            option.type.convert("-1", option, None)
+
+
+def test_a_seed_below_zero_is_wrong_usage(run: Command) -> None:
+    for seed in ("--seed", "--inputs-seed"):
+        error = run.json("verify", "--matrix", "w.npz", "-n", 8, seed, -1, exit_code=2)["error"]
+        assert error["type"] == "UsageError" and "-1 is not in the range x>=0" in error["message"]
+
+
 # --- --verbose ---
 
 
