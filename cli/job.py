@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from shlex import quote
 from typing import Any, cast
 
 import click
@@ -272,10 +273,11 @@ def _as_text(made: Exported, output: Path) -> list[Text | Copied]:
     if made.sources_alone:
         lines.append(f"Nothing is compiled, so that it needs nvcc where it runs: {made.sources_alone}")
     lines.append(f"SHA-256 {made.sha256}")
+    there, here, result = (quote(str(name)) for name in (output.name, output, f"{output.stem}.result"))
     return [
         Text("\n".join(lines)),
-        Copied("there:", f"python {output.name} run --out {output.stem}.result"),
-        Copied("and here again:", f"sparsegen db import {output.stem}.result --bundle {output}"),
+        Copied("there:", f"python {there} run --out {result}"),
+        Copied("and here again:", f"sparsegen db import {result} --bundle {here}"),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,36 @@ def test_targets_and_matrices_are_asked_for(run: Command, tmp_path: Path) -> Non
     assert "sm_90" in told.output
 
 
+def test_what_is_printed_to_go_on_can_be_pasted(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "toolchain", no_toolchain)
+    np.savez(tmp_path / "w.npz", w=np.eye(16))
+    bundle = tmp_path / "it's my job.pyz"
+    asked = (
+        "--matrix",
+        tmp_path / "w.npz",
+        "-n",
+        "8",
+        "--for",
+        "sm_90",
+        "--candidates",
+        "1",
+        "--out",
+        bundle,
+    )
+    there, here = (shlex.split(line) for line in run("job", "export", *asked).stdout.splitlines()[-3::2])
+    assert there == ["python", bundle.name, "run", "--out", "it's my job.result"]
+    assert here == ["sparsegen", "db", "import", "it's my job.result", "--bundle", str(bundle)]
+
+
+def no_toolchain(device: Device) -> Any:
+    raise DeviceUnavailableError("no compiler here")
+
+
 def test_every_combination_of_repeated_options_is_a_workload(
     run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_toolchain(device: Device) -> Any:
-        raise DeviceUnavailableError("no compiler here")
-
     monkeypatch.setattr(backends, "toolchain", no_toolchain)
     np.savez(tmp_path / "w.npz", w=np.eye(16))
     problems = ("-n", "8", "-n", "4", "--dtype", "float32", "--dtype", "float16")
@@ -93,9 +118,6 @@ def test_the_pruned_layers_of_a_model(run: Command, tmp_path: Path, monkeypatch:
         for name, share in (("a", 0.1), ("b", 0.4))
     }
     np.savez(tmp_path / "model.npz", dense=np.ones((8, 8)), **layers)
-
-    def no_toolchain(device: Device) -> Any:
-        raise DeviceUnavailableError("no compiler here")
 
     monkeypatch.setattr(backends, "toolchain", no_toolchain)
     path = tmp_path / "m.pyz"
