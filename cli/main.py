@@ -107,8 +107,10 @@ class LazyGroup(click.Group):
             trace = verbose.traceback_of(ctx, error)
             told = f"this machine has not enough memory left for that: {error or 'no more could be had'}"
             _fail(ctx, MemoryError.__name__, told, MachineError.exit_code, trace)
-        except KeyboardInterrupt as interrupt:
-            trace = verbose.traceback_of(ctx, interrupt)
+        except (KeyboardInterrupt, click.Abort) as error:
+            if isinstance(error, click.Abort) and not isinstance(error.__context__, KeyboardInterrupt):
+                raise  # a question was answered by no, or not at all
+            trace = verbose.traceback_of(ctx, error)
             _fail(ctx, "KeyboardInterrupt", "interrupted", INTERRUPTED, trace)
 
 

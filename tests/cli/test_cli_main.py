@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import resource
@@ -105,6 +106,28 @@ def test_errors_become_messages_and_exit_codes(
     printed = run.json("doctor", exit_code=exit_code)
     assert printed["error"]["type"] == type(error).__name__
     assert message in printed["error"]["message"]
+
+
+class Interrupted(io.BytesIO):
+    """Input of a user who presses Ctrl-C."""
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("answer", "exit_code", "told"),
+    [(Interrupted(), 130, "interrupted"), ("n\n", 1, "Aborted"), ("", 1, "Aborted")],
+)
+def test_ctrl_c_at_a_question_is_ctrl_c(
+    answer: Any, exit_code: int, told: str, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command()
+    def asking() -> None:
+        click.confirm("Delete all?", abort=True)
+
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda self, ctx, name: asking)
+    assert told in run("cache", input=answer, exit_code=exit_code).stderr
 
 
 def test_a_bug_is_not_swallowed(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
