@@ -124,7 +124,7 @@ def _for(job: Job) -> str:
 
 def _task_data(task: Task) -> Json:
     return {
-        "problem": {"operator": task.workload.problem.operator, **task.workload.problem.to_dict()},
+        "problem": task.workload.problem.named(),
         "fingerprint": task.workload.fingerprint,
         "nonzeros": task.workload.features.nnz,
         "has_values": task.has_values,

@@ -253,7 +253,7 @@ def _as_json(made: Exported, output: Path) -> Json:
         "seconds": job.seconds,
         "tasks": [
             {
-                "problem": {"operator": t.workload.problem.operator, **t.workload.problem.to_dict()},
+                "problem": t.workload.problem.named(),
                 "fingerprint": t.workload.fingerprint,
                 "candidates": len(t.candidates),
                 "has_values": t.has_values,

@@ -71,7 +71,7 @@ def command(
 def as_data(choice: Choice) -> Json:
     """A choice as JSON values; times in microseconds, distances in octaves."""
     return {
-        "problem": {"operator": choice.problem.operator, **choice.problem.to_dict()},
+        "problem": choice.problem.named(),
         "family": choice.family.name,
         "config": choice.config.to_dict(),
         "how": str(choice.how),
@@ -98,7 +98,7 @@ def as_data(choice: Choice) -> Json:
         ],
         "neighbours": [
             {
-                "problem": n.workload.problem.to_dict(),
+                "problem": n.workload.problem.named(),
                 "nnz": n.workload.features.nnz,
                 "fingerprint": n.workload.fingerprint,
                 "device": n.device.key,

@@ -148,7 +148,7 @@ def _chosen(choice: Choice, problem: Problem, device: Device) -> Json:
         "family": choice.family.name,
         "config": choice.config.to_dict(),
         "chosen_by": choice.reason,
-        "problem": {"operator": problem.operator, **problem.to_dict()},
+        "problem": problem.named(),
         "device": device.key,
     }
 

@@ -305,7 +305,7 @@ def _as_json(result: TuneResult, location: str, called_again: CalledAgain) -> Js
 
     counts, problem = result.counts, result.workload.problem
     return {
-        "problem": {"operator": problem.operator, **problem.to_dict()},
+        "problem": problem.named(),
         "fingerprint": result.workload.fingerprint,
         "device": result.device.key,
         "winner": described(result.winner) | {"gflops": gflops, "gbytes_per_second": gbytes},

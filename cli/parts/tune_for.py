@@ -69,7 +69,7 @@ def as_data(result: PredictResult, location: str) -> Json:
     """The result as JSON values; times in microseconds."""
     problem, status = result.workload.problem, result.status
     return {
-        "problem": {"operator": problem.operator, **problem.to_dict()},
+        "problem": problem.named(),
         "fingerprint": result.workload.fingerprint,
         "target": result.target.name,
         "device": result.target.device.key,

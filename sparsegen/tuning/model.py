@@ -122,7 +122,7 @@ class SearchOutcome:
     def to_dict(self) -> Json:
         """JSON values."""
         return {
-            "problem": self.search.problem.to_dict(),
+            "problem": self.search.problem.named(),
             "searched_on": self.search.layers[0].name,
             "layers": [layer.name for layer in self.search.layers],
             "device": self.device.key,

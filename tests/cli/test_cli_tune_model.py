@@ -43,11 +43,13 @@ def test_it_tunes_and_goes_on(run: Command, model: Path) -> None:
         run.json("lookup", "--matrix", model, "--tensor", "gate.weight", "-n", 8, "--layout", "column")
     ]
     assert looked_up["how"] in ("bucket", "nearest")  # the search's winner, or what should be faster yet
+    assert [neighbour["problem"]["operator"] for neighbour in looked_up["neighbours"]] == ["spmm"]
 
 
 def test_it_tunes_products_with_codes(run: Command, model: Path) -> None:
     options = ("tune-model", model, "--tokens", "8", "--trials", "1", "--values", "int4", "--group", "32")
     data = run.json(*options, "--dtype", "float16")
+    assert {o["problem"]["operator"] for o in data["searches"]} == {"quantized_spmm"}
     assert {o["problem"]["value_type"] for o in data["searches"]} == {"int4"}
     assert {o["problem"]["scale_group"] for o in data["searches"]} == {"32"}
     assert [t["family"] for t in data["times"][0]["layers"]] == ["quantized_stream_spmm"] * 2

@@ -94,6 +94,10 @@ class ProblemFields(ABC):
         """Return all fields as JSON values; `from_dict` is the inverse."""
         return {name: _json(getattr(self, name)) for name in self.fields}
 
+    def named(self) -> dict[str, int | float | str]:
+        """Return the operator's name and all fields as JSON values: the form that commands print."""
+        return {"operator": self.operator, **self.to_dict()}
+
     def distinct(self) -> dict[str, int | float | str]:
         """Return the fields that have no default or another value, as JSON values: the form that databases and files
         keep, so that an operator may get more fields; `from_dict` is the inverse.

@@ -76,7 +76,7 @@ class Shipped:
                 {
                     "family": launch.family,
                     "config": dict(launch.config),
-                    "problem": {"operator": launch.problem.operator, **launch.problem.to_dict()},
+                    "problem": launch.problem.named(),
                     "packed_bytes": launch.packed.nbytes,
                 }
                 for launch in self.launches
