@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -13,6 +14,8 @@ from sparsegen.backends.cuda import inspection
 from sparsegen.backends.cuda.compiler import CudaToolchain
 from sparsegen.cli.parts.common import (
     OUTPUT,
+    F,
+    apply_options,
     config_option,
     db_option,
     device_option,
@@ -50,6 +53,28 @@ class Choice:
     reason: str
 
 
+FORMS = {
+    "ptx": "PTX instead of CUDA (needs nvcc, no GPU).",
+    "sass": "Machine code instead of CUDA (needs nvcc, no GPU).",
+    "resources": "Registers, spills and shared memory (needs nvcc, no GPU).",
+    "standalone": "A program for nvcc alone, which packs, launches, checks its result and takes times (needs no GPU).",
+}
+
+
+def _form_options(function: F) -> F:
+    """``form``: str | None, one of `FORMS`."""
+
+    @functools.wraps(function)
+    def command(*args: object, **others: Any) -> Any:
+        forms = [form for form in FORMS if others.pop(form)]
+        if len(forms) > 1:
+            raise click.UsageError(f"give only one of {' and '.join(f'--{form}' for form in forms)}")
+        return function(*args, form=next(iter(forms), None), **others)
+
+    options = (click.option(f"--{form}", is_flag=True, help=text) for form, text in FORMS.items())
+    return apply_options(options, cast(F, command))
+
+
 @click.command()
 @matrix_options
 @problem_options(without_matrix=True)
@@ -59,20 +84,7 @@ class Choice:
 @config_option
 @device_option
 @db_option
-@click.option("--ptx", "form", flag_value="ptx", help="PTX instead of CUDA (needs nvcc, no GPU).")
-@click.option("--sass", "form", flag_value="sass", help="Machine code instead of CUDA (needs nvcc, no GPU).")
-@click.option(
-    "--resources",
-    "form",
-    flag_value="resources",
-    help="Registers, spills and shared memory (needs nvcc, no GPU).",
-)
-@click.option(
-    "--standalone",
-    "form",
-    flag_value="standalone",
-    help="A program for nvcc alone, which packs, launches, checks its result and takes times (needs no GPU).",
-)
+@_form_options
 @target_option("The variant")
 @click.option(*OUTPUT, type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
 @force_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from command_line import Command, computed_traits
 
 from sparsegen import kernels
+from sparsegen.cli import source
 
 SIZES = ("--m", "64", "--k", "32", "-n", "16")
 
@@ -151,6 +153,13 @@ def test_a_family_of_another_operator_is_refused(run: Command) -> None:
 )
 def test_wrong_usage(arguments: tuple[str, ...], run: Command) -> None:
     run("source", *arguments, exit_code=2)
+
+
+@pytest.mark.parametrize("forms", list(itertools.combinations(source.FORMS, 2)), ids=" ".join)
+def test_one_form_is_printed(forms: tuple[str, str], run: Command) -> None:
+    flags = [f"--{form}" for form in forms]
+    error = run.json("source", *SIZES, *flags, exit_code=2)["error"]
+    assert error["message"] == f"give only one of {' and '.join(flags)}"
 
 
 def test_ptx(run: Command, tools: Path) -> None:
