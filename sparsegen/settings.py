@@ -11,6 +11,7 @@ from pathlib import Path
 from sparsegen.errors import ConfigError
 
 MOST_EMULATORS = 1024
+ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
 def absolute(path: Path) -> Path:
@@ -46,6 +47,17 @@ def _count(text: str, name: str) -> int:
     if not (re.fullmatch(f"0*[0-9]{{1,{digits}}}", text) and 1 <= int(text) <= MOST_EMULATORS):
         raise ConfigError(f"{name} is a number of devices, from 1 to {MOST_EMULATORS}, not {text[:40]!r}")
     return int(text)
+
+
+def _switch(text: str, name: str) -> bool:
+    """
+    Raises:
+        ConfigError: it is no word for on or off.
+    """
+    word = text.lower()
+    if word not in (*ON, *OFF):
+        raise ConfigError(f"{name} is {', '.join(ON)}, or {', '.join(filter(None, OFF))}, not {text[:40]!r}")
+    return word in ON
 
 
 def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -145,7 +157,7 @@ class Settings:
             kernels=absolute(Path(kernels)) if kernels else None,
             layers=tuple(absolute(Path(p)) for p in e.get("SPARSEGEN_LAYERS", "").split(os.pathsep) if p),
             pins=absolute(Path(pins)) if pins else None,
-            deterministic=e.get("SPARSEGEN_DETERMINISTIC", "0") not in ("", "0"),
+            deterministic=_switch(e.get("SPARSEGEN_DETERMINISTIC", ""), "SPARSEGEN_DETERMINISTIC"),
             cxx=e.get("CXX") or "g++",
             cuda_include=Path(include) if include else None,
             cuda_home=Path(home),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sparsegen.errors import ConfigError
 from sparsegen.settings import Settings
 
 
@@ -28,3 +29,19 @@ def test_a_relative_cache_does_not_move_with_the_working_folder(
     cache = Settings.from_environment({"SPARSEGEN_CACHE": "cache"}).cache
     monkeypatch.chdir("/")
     assert cache == tmp_path / "cache"
+
+
+@pytest.mark.parametrize(
+    ("word", "is_on"),
+    [
+        *((word, True) for word in ("1", "true", "True", "yes", "ON")),
+        *((w, False) for w in ("0", "false", "No", "off", "")),
+    ],
+)
+def test_a_switch_is_on_or_off(word: str, is_on: bool) -> None:
+    assert Settings.from_environment({"SPARSEGEN_DETERMINISTIC": word}).deterministic is is_on
+
+
+def test_another_word_is_no_switch() -> None:
+    with pytest.raises(ConfigError, match="is 1, true, yes, on, or 0, false, no, off, not 'maybe'"):
+        Settings.from_environment({"SPARSEGEN_DETERMINISTIC": "maybe"})
