@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import shlex
 import shutil
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with open_bundle(Path(bundle)) as opened:
             return int(asked.do(opened, asked))
     except SparsegenError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        print(f"error: {error}\nhelp: {error.help}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
@@ -83,9 +84,16 @@ def parser(bundle: str) -> argparse.ArgumentParser:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError(text)
+    """
+    Raises:
+        argparse.ArgumentTypeError: it is no finite number above 0.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return value
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from job_samples import MATRICES, Files, rebuilt, sources_alone
 
+from sparsegen.cli import bundle as command_line
 from sparsegen.errors import BundleError, ConfigError
 from sparsegen.matrix import budget
 from sparsegen.tuning.jobs.bundle import JOB, MANIFEST, open_bundle, pattern_name
@@ -338,3 +339,18 @@ def test_a_workload_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(job_samples, "wanted", lambda: twice)
     with pytest.raises(ConfigError, match="asked for twice"):
         sources_alone(tmp_path / "b.pyz", monkeypatch)
+
+
+@pytest.mark.parametrize("budget", ["-1", "0", "nan", "inf", "soon"])
+def test_a_budget_is_a_number_of_seconds(budget: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["b.pyz", "run", "--budget", budget])
+    assert ended.value.code == 2
+    assert f"argument --budget: {budget!r} is no number of seconds above 0" in capsys.readouterr().err
+
+
+def test_a_bundles_errors_are_told_as_all_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main([str(tmp_path / "none.pyz"), "info"]) == BundleError.exit_code
+    error, remedy = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: ") and "none.pyz" in error
+    assert remedy == "help: docs/errors.md#bundleerror"
