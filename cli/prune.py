@@ -233,7 +233,8 @@ def emit_report(
         f"{_percent(report.sparsity)}, kept energy {_percent(report.kept_energy)}",
     ]
     if report.emptied:
-        lines.append(f"NOTHING IS LEFT of {', '.join(report.emptied)}: use --scope layer, or --exclude")
+        remedy = "use --scope layer, or --exclude" if request.scope is Scope.GLOBAL else "use --exclude"
+        lines.append(f"NOTHING IS LEFT of {', '.join(report.emptied)}: {remedy}")
     if times is not None:
         lines.append(_times_line(times))
     lines += [f"copied untouched: {c.name} ({c.reason})" for c in report.copied]

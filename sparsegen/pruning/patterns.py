@@ -19,7 +19,7 @@ class Unstructured:
     """Every weight is a group of its own, scored by its magnitude (Han et al., NeurIPS 2015, section 3)."""
 
     elementwise = True
-    rule = "met exactly"
+    rule = "to whole weights"
 
     def describe(self) -> str:
         return "unstructured"

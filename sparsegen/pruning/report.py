@@ -124,8 +124,8 @@ class PruneReport:
 
     @property
     def emptied(self) -> tuple[str, ...]:
-        """Layers without a remaining weight: a network that needs them is broken."""
-        return tuple(layer.name for layer in self.layers if layer.size and not layer.kept)
+        """Layers that lost all that was not zero: a network that needs them is broken."""
+        return tuple(layer.name for layer in self.layers if layer.energy_before and not layer.kept)
 
     def _mean(self, values: list[float]) -> float:
         weighted = (layer.size * value for layer, value in zip(self.layers, values, strict=True))

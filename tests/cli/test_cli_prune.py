@@ -192,7 +192,11 @@ def test_an_emptied_layer_is_said_aloud(run: Command, tmp_path: Path) -> None:
     path = tmp_path / "w.npz"
     np.savez(path, large=np.ones((8, 8)), small=np.full((2, 8), 1e-3))
     shown = run("prune", path, "--pattern", "unstructured", "--sparsity", "0.5").stdout
-    assert "NOTHING IS LEFT of small" in shown
+    assert "NOTHING IS LEFT of small: use --scope layer, or --exclude" in shown
+    assert "rounding: to whole weights" in shown
+    np.savez(path, one=np.ones((1, 1)), large=np.ones((8, 8)))
+    shown = run("prune", path, "--pattern", "unstructured", "--sparsity", "0.9", "--scope", "layer").stdout
+    assert "NOTHING IS LEFT of one: use --exclude" in shown
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,9 @@ def test_a_layer_that_loses_everything_is_named() -> None:
     weights = {"large": np.ones((8, 8), np.float32), "small": np.full((2, 8), 1e-3, np.float32)}
     report = sparsegen.prune(weights, pattern="unstructured", sparsity=0.5).report
     assert report.emptied == ("small",) and report.layers[1].kept_energy == 0
+    weights["empty"] = np.zeros((4, 8), np.float32)
+    report = sparsegen.prune(weights, pattern="unstructured", sparsity=0.5).report
+    assert not report.layers[2].kept and report.emptied == ("small",), "it had nothing to lose"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4"])

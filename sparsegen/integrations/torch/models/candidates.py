@@ -126,7 +126,8 @@ class Candidates:
                     f"({LEAST_SPARSITY:.0%} zeros or more): give a sparsity to prune"
                     + _listed(list(self.left.values()))
                 )
-        for name in self.layers.keys() & set(report.emptied):
+        empty = {layer.name for layer in report.layers if layer.size and not layer.kept}
+        for name in self.layers.keys() & empty:
             self.leave(name, "nothing of it would be left")
         return PrunedCandidates(weights, zeros, matrices, report)
 
