@@ -117,7 +117,8 @@ class Status:
     """Progress of a run.
 
     Attributes:
-        planned: upper limit of trials; infinite if only time ends the search and its candidates are not counted yet.
+        planned: upper limit of trials, at least the number known from before; infinite if only time ends the search
+            and its candidates are not counted yet.
         seconds_left: time until the budget ends; infinite without a limit.
     """
 

@@ -15,6 +15,7 @@ from sparsegen.errors import (
     NoVariantError,
 )
 from sparsegen.tuning.loop import finalists
+from sparsegen.tuning.report import Status
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant
 from sparsegen.tuning_db.store import Store
 
@@ -31,6 +32,14 @@ def test_what_was_measured_is_not_measured_again(store: Store, tmp_path: Path) -
     assert on.counts.done == 7 and on.counts.resumed == 5
     variants = [m.variant for m in recorded(store)]
     assert len(variants) == len(set(variants)) == 12
+
+
+def test_no_more_is_tried_than_is_planned(store: Store, tmp_path: Path) -> None:
+    tune_toy(store, tmp_path, trials=5)
+    seen: list[Status] = []
+    tune_toy(store, tmp_path, trials=2, progress=lambda status, measurement=None: seen.append(status))
+    assert seen and all(status.counts.tried <= status.planned for status in seen)
+    assert seen[-1].counts.resumed == 5
 
 
 def test_another_compiler_makes_other_variants(store: Store, tmp_path: Path) -> None:

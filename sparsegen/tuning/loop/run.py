@@ -351,7 +351,7 @@ class Run:
             workload=self._ledger.workload,
             phase=self._phase,
             counts=self._ledger.counts,
-            planned=self._planned,
+            planned=max(self._planned, self._ledger.counts.tried),
             best=self._ledger.fastest,
             baselines=tuple(self._ledger.baselines),
             seconds=now - self._limits.began,
