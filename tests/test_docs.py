@@ -14,6 +14,7 @@ import pytest
 import sparsegen
 from sparsegen.cli.bundle import parser
 from sparsegen.cli.main import COMMANDS, cli
+from sparsegen.tuning_db.schema_versions import HEAD
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -131,6 +132,11 @@ def test_python_code_is_python(page: Path) -> None:
                 and node.value.id == "sparsegen"
             ):
                 assert hasattr(sparsegen, node.attr), f"sparsegen.{node.attr}"
+
+
+def test_the_schema_that_is_shown_is_the_newest() -> None:
+    shown = {number for page in PAGES for number in re.findall(r"schema (\d{4})", page.read_text())}
+    assert shown == {HEAD}
 
 
 def test_what_bundles_are_told_is_what_they_take() -> None:

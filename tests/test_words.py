@@ -90,6 +90,12 @@ def test_no_density(value: Any) -> None:
         sparsegen.Density.parse(value)
 
 
+def test_no_density_says_what_holds_of_every_operator() -> None:
+    with pytest.raises(ConfigError) as refused:
+        sparsegen.Density.parse(2)
+    assert "block" not in str(refused.value) and "above 0 and at most 1" in str(refused.value)
+
+
 @pytest.mark.parametrize("clip", [np.ones(2), "32", None, float("nan"), 0, -1.0, MATRIX])
 def test_no_clip(clip: Any) -> None:
     with pytest.raises((ConfigError, MatrixError), match="clip"):

@@ -427,7 +427,7 @@ def _require_finite(matrix: CsrMatrix, source: str) -> None:
         return
     at = int(finite.argmin())
     raise MatrixError(
-        f"the value is {matrix.values[at]}; correct it, or allow NaN and infinities (allow_nonfinite)",
+        f"the value is {matrix.values[at]}; correct it, or in Python allow NaN and infinities (allow_nonfinite=True)",
         source=source,
         place=f"row {row_of(matrix.row_offsets, at)}, column {matrix.column_indices[at]}, nonzero {at}",
     )

@@ -201,6 +201,8 @@ def test_nonfinite_values_are_refused_unless_allowed(bad: float) -> None:
     array = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, bad]])
     with pytest.raises(MatrixError, match="weights, row 1, column 2, nonzero 1"):
         as_csr(array, source="weights")
+    with pytest.raises(MatrixError, match=r"in Python allow NaN and infinities \(allow_nonfinite=True\)"):
+        as_csr(array)
     assert as_csr(array, allow_nonfinite=True).nnz == 2
 
 

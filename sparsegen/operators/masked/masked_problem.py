@@ -63,7 +63,7 @@ class Density(Parameter):
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
-            raise NoValueError("no density: the expected share of live blocks is above 0 and at most 1")
+            raise NoValueError("no density: a density is above 0 and at most 1")
         object.__setattr__(self, "share", max(0.001, round(float(self.share), 3)))
 
     @classmethod
