@@ -13,7 +13,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -165,15 +165,27 @@ def enter_wal_mode(engine: sa.Engine, lock_timeout: float) -> None:
     engine.dispose()  # open connections get the level when they reconnect
 
 
-def pragma(engine: sa.Engine, text: str) -> list[Any]:
-    """The rows of a SQLite PRAGMA run outside any transaction, as some must be."""
+def pragma(engine: sa.Engine, *texts: str) -> list[Any]:
+    """The rows of the last of SQLite's PRAGMAs, run on one connection outside any transaction, as some must be."""
     connection = engine.raw_connection()
     try:
         cursor = connection.cursor()
-        cursor.execute(f"PRAGMA {text}")
+        for text in texts:
+            cursor.execute(f"PRAGMA {text}")
         return list(cursor.fetchall())
     finally:
         connection.close()
+
+
+def empty_log(engine: sa.Engine, location: Location) -> None:
+    """Move all of a SQLite file's log into the file, which is then whole when it is copied without the log.
+
+    SQLite does so when the last connection is closed, but not if that one only reads, as a process's look-ups do.
+    A log that another process needs for longer than a second stays: nothing in it is lost, and the next writer tries
+    again.
+    """
+    with suppress(DatabaseError), typed_errors(location):
+        pragma(engine, "busy_timeout = 1000", "wal_checkpoint(TRUNCATE)")
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from sparsegen.tuning_db.engine import (
     WRITES,
     copied_to_memory,
     create_engine,
+    empty_log,
     enter_wal_mode,
     has_answered,
     is_passing,
@@ -204,6 +205,8 @@ class Store(RecordsReader):
         return str(self._location)
 
     def close(self) -> None:
+        if not self.read_only and self._location.path is not None:
+            empty_log(self._engine, self._location)
         self._engine.dispose()
         if self._copy is not None:
             self._copy.close()

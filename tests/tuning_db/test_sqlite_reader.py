@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 from datetime import timedelta
@@ -76,6 +77,43 @@ def test_what_is_written_meanwhile_is_read_and_closing_ends_nothing(path: Path) 
         assert len(reader.measurements(workload(), H100)) == 3
     reader.close()
     assert len(reader.measurements(workload(), H100)) == 3, "a look-up under way goes on"
+    reader.close()
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def measured_in(file: Path, copy: Path) -> int:
+    """Number of measurements in a copy of the file alone, without its log."""
+    shutil.copyfile(file, copy)
+    with Store.open(copy, read_only=True) as store:
+        return len(store.all_measurements())
+
+
+def test_the_file_alone_is_whole_after_every_writer_beside_a_reader(path: Path, tmp_path: Path) -> None:
+    reader = reader_of(path)
+    before = len(reader.all_measurements())
+    for number in (1, 2):
+        with Store.open(path) as store:
+            store.add_measurement(timed(8.0, at=5 + number))
+        assert measured_in(path, tmp_path / f"copy{number}.db") == before + number
+        assert log_of(path).stat().st_size == 0, "what is left would overlay a file put in this one's place"
+    assert len(reader.all_measurements()) == before + 2
+    reader.close()
+
+
+def test_the_log_that_a_killed_writer_left_is_emptied_by_the_next(path: Path, tmp_path: Path) -> None:
+    left = tmp_path / "left.db"
+    with Store.open(path) as store:
+        store.add_measurement(timed(8.0, at=5))
+        shutil.copyfile(path, left)
+        shutil.copyfile(log_of(path), log_of(left))
+    reader = reader_of(left)
+    before = len(reader.all_measurements())
+    assert measured_in(left, tmp_path / "copy.db") == before - 1
+    Store.open(left).close()
+    assert measured_in(left, tmp_path / "copy.db") == before
     reader.close()
 
 

@@ -271,7 +271,7 @@ def test_reading_follows_a_writer(path: Path) -> None:
 def test_a_file_system_without_wal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = engine_module.pragma
     monkeypatch.setattr(
-        engine_module, "pragma", lambda e, text: [("delete",)] if "WAL" in text else real(e, text)
+        engine_module, "pragma", lambda e, *texts: [("delete",)] if "WAL" in texts[0] else real(e, *texts)
     )
     with Store.open(path) as store:
         store.add_measurement(timed(1.0))
