@@ -195,7 +195,7 @@ def typed_errors(location: Location) -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as error:
         raise _typed(error, location) from error
-    except sqlite3.Error as error:
+    except sqlite_files.FAILURES as error:
         raise sqlite_files.typed(error, location) from error
     except sa.exc.SQLAlchemyError as error:
         raise DatabaseError(f"{location}: {error}") from error

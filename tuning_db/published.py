@@ -211,7 +211,7 @@ def read_published(path: Path) -> Published | None:
             rows = connection.execute(
                 f"SELECT {', '.join(_DEVICE)} FROM {DEVICES_TABLE} LIMIT {MOST_DEVICES}"
             ).fetchall()
-    except sqlite3.Error as error:
+    except sqlite_files.FAILURES as error:
         raise sqlite_files.typed(error, path) from error
     if len(heads) != 1 or not _are_texts(heads[0]) or not all(map(_is_sound, rows)):
         raise DatabaseCorruptError(

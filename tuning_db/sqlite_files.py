@@ -16,6 +16,9 @@ from sparsegen.errors import (
     DatabaseReadOnlyError,
 )
 
+# What SQLite says of a damaged schema quotes it: where that is no text, Python's module fails to decode the message.
+FAILURES = (sqlite3.Error, UnicodeDecodeError)
+
 
 def connect(path: Path, *, read_only: bool, lock_timeout: float) -> sqlite3.Connection:
     """A connection that begins no transactions of its own and may be used from any thread.
@@ -107,14 +110,17 @@ def _can_share(path: Path) -> bool:
     return wal.exists() and wal.stat().st_size > 0
 
 
-def primary_code(error: sqlite3.Error) -> int:
+def primary_code(error: Exception) -> int:
     """SQLite's primary result code, 0 where the driver itself complains."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def typed(error: sqlite3.Error, location: object) -> DatabaseError:
-    code = primary_code(error)
-    facts = f"{location}: {error}"
+def typed(error: sqlite3.Error | UnicodeDecodeError, location: object) -> DatabaseError:
+    """One of `FAILURES` as sparsegen's error."""
+    code, told = primary_code(error), str(error)
+    if isinstance(error, UnicodeDecodeError):
+        code, told = sqlite3.SQLITE_CORRUPT, "malformed database schema"
+    facts = f"{location}: {told}"
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DatabaseLockedError(
             f"{facts}; another process holds it longer than the time limit, try again later"

@@ -46,7 +46,7 @@ class SqliteReader(RecordsReader):
                 names = [column[0] for column in found.description]
                 # A `sqlite3.Row` compares names one by one: of forty columns that takes longer than all of this.
                 return [dict(zip(names, row, strict=True)) for row in found]
-            except sqlite3.Error as error:
+            except sqlite_files.FAILURES as error:
                 raise sqlite_files.typed(error, self._location) from error
 
     def tables(self) -> set[str]:

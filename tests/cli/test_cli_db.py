@@ -109,6 +109,13 @@ def test_check(filled: Command) -> None:
     assert filled.db.read_bytes() == content
 
 
+def test_check_finds_a_schema_that_is_no_text(filled: Command) -> None:
+    content = filled.db.read_bytes()
+    filled.db.write_bytes(content.replace(b"TEXT NOT NULL", b"TEXT NOT NUL\xb6"))
+    (problem,) = filled.json("db", "check", exit_code=6)["problems"]
+    assert "malformed database schema" in problem
+
+
 def test_migrate(run: Command) -> None:
     assert run.json("db", "migrate")["from"] is None
     assert "was up to date" in run("db", "migrate").stdout

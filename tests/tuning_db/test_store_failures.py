@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ from sparsegen.errors import (
     DatabaseReadOnlyError,
 )
 from sparsegen.tuning_db import engine as engine_module
+from sparsegen.tuning_db.layers import open_existing, open_to_read
+from sparsegen.tuning_db.published import read_published
 from sparsegen.tuning_db.records import Outcome
 from sparsegen.tuning_db.sqlite_files import check_file
 from sparsegen.tuning_db.store import Store
@@ -63,6 +66,28 @@ def test_a_damaged_page_is_found_when_it_is_read(path: Path) -> None:
         with pytest.raises(DatabaseCorruptError):
             store.all_measurements()
         assert store.damage()
+    assert path.read_bytes() == content
+
+
+OPENINGS: dict[str, Callable[[Path], object]] = {
+    "to write": Store.open,
+    "to read": partial(Store.open, read_only=True),
+    "without SQLAlchemy": open_to_read,
+    "if it is blank": open_existing,
+    "as a layer": read_published,
+}
+
+
+@pytest.mark.parametrize("name", OPENINGS)
+@pytest.mark.parametrize("text", [b"tablemeasurements", b"PRIMARY KEY", b"TEXT NOT NULL"])
+def test_a_schema_that_is_no_text_is_refused_and_kept(path: Path, name: str, text: bytes) -> None:
+    fill(path)
+    content = path.read_bytes()
+    assert text in content
+    content = content.replace(text, text[:-1] + b"\xb6")
+    path.write_bytes(content)
+    with pytest.raises(DatabaseCorruptError, match="malformed database schema; the file is left as it is"):
+        OPENINGS[name](path)
     assert path.read_bytes() == content
 
 
