@@ -26,7 +26,7 @@ from sparsegen.settings import Settings
 from sparsegen.system.json_object import Json
 from sparsegen.system.publish import publish_text, refuse_existing, reported
 from sparsegen.system.quantities import microseconds
-from sparsegen.tuning.jobs.results import import_result, is_result
+from sparsegen.tuning.jobs.results import add_result, is_result, read_verified
 from sparsegen.tuning_db import exchange, ranking
 from sparsegen.tuning_db.check import check as check_store
 from sparsegen.tuning_db.forgetting import Forgotten, Selection
@@ -198,12 +198,14 @@ def import_(file: Path, bundle: Path | None, db: str | None, as_json: bool) -> N
     """Add what an export, or the result of a job, holds. All is checked first; on any error nothing is added."""
     if bundle is None and is_result(file):
         raise click.UsageError(f"{file} is the result of a job: name its bundle with --bundle")
+    if bundle is None:
+        content = exchange.read_export(file)
+        with open_store(db, read_only=False) as store:
+            report(as_json, store, exchange.add(store, content, str(file)))
+        return
+    found = read_verified(file, bundle)
     with open_store(db, read_only=False) as store:
-        if bundle is None:
-            report(as_json, store, exchange.import_file(store, file))
-            return
-        taken = import_result(store, file, bundle)
-        report(as_json, store, taken.added, *(CUT_OFF,) * taken.is_cut_off)
+        report(as_json, store, add_result(store, found, file), *(CUT_OFF,) * found.is_cut_off)
 
 
 @command.command()
@@ -212,8 +214,10 @@ def import_(file: Path, bundle: Path | None, db: str | None, as_json: bool) -> N
 @json_option
 def merge(other: str, db: str | None, as_json: bool) -> None:
     """Add what the database OTHER (a path or URL) holds, by the same rules as an import."""
-    with Store.open(other, read_only=True) as source, open_store(db, read_only=False) as store:
-        report(as_json, store, exchange.merge(store, source))
+    with Store.open(other, read_only=True) as source:
+        content = exchange.read_database(source)
+    with open_store(db, read_only=False) as store:
+        report(as_json, store, exchange.add(store, content, source.location))
 
 
 def report(as_json: bool, store: Store, added: Added, *notes: str) -> None:

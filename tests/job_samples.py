@@ -20,8 +20,10 @@ from sparsegen.operators import SpmmProblem
 from sparsegen.tuning.jobs.bundle import MANIFEST, Bundle
 from sparsegen.tuning.jobs.export import Exported, Wanted, export_job
 from sparsegen.tuning.jobs.job import find_target
+from sparsegen.tuning.jobs.results import add_result, read_verified
 from sparsegen.tuning_db.conversion import described
 from sparsegen.tuning_db.layers import MemoryLayer
+from sparsegen.tuning_db.store import Added, Store
 
 COMPILER = "a compiler elsewhere"
 NOTHING_KNOWN = MemoryLayer([], [])
@@ -92,6 +94,11 @@ def write_result(path: Path, first: Mapping[str, Any], *records: Mapping[str, An
     lines = [first, *({"measurement": r} if "family" in r else r for r in records)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def import_result(store: Store, result: Path, bundle: Path) -> Added:
+    """Read a result against its bundle, and add what it holds."""
+    return add_result(store, read_verified(result, bundle), result)
 
 
 Files = dict[str, bytes]

@@ -160,20 +160,33 @@ def import_json(store: Store, text: str, source: str) -> Added:
     Raises:
         ImportFileError: it names the place in the document.
     """
-    content = load(text, source)
-    require_known_facts(store, _devices(content), source, ImportFileError)
-    return store.add_all(content.measurements, content.baselines, content.rates, content.predictions)
-
-
-def import_file(store: Store, path: Path) -> Added:
-    """`import_json` of a file of at most 512 MiB."""
-    return import_json(store, read_text(path, LARGEST_FILE), str(path))
+    return add(store, load(text, source), source)
 
 
 def merge(into: Store, other: Store) -> Added:
     """Add what another database holds, by the same rules as an import."""
+    return add(into, read_database(other), other.location)
+
+
+def add(store: Store, content: Content, source: str) -> Added:
+    """Add what is not there yet of the records that were read from elsewhere, all or nothing.
+
+    Raises:
+        ImportFileError: the database knows one of the devices with other facts.
+    """
+    require_known_facts(store, _devices(content), source, ImportFileError)
+    return store.add_all(content.measurements, content.baselines, content.rates, content.predictions)
+
+
+def read_export(path: Path) -> Content:
+    """`load` of a file of at most 512 MiB."""
+    return load(read_text(path, LARGEST_FILE), str(path))
+
+
+def read_database(other: Store) -> Content:
+    """`load` of what a database exports."""
     text, _ = export_json(other)
-    return import_json(into, text, other.location)
+    return load(text, other.location)
 
 
 def load(text: str, source: str) -> Content:

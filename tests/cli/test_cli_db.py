@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import optuna
@@ -97,7 +98,26 @@ def test_a_hostile_import_is_refused(filled: Command, tmp_path: Path) -> None:
     file.write_text(json.dumps(document))
     error = filled.json("db", "import", file, "--db", other, exit_code=6)["error"]
     assert error["type"] == "ImportFileError" and "$.measurements[0].config.tile_n" in error["message"]
-    assert filled.json("db", "list", "--db", other)["workloads"] == []
+    assert not other.exists()
+
+
+def test_what_cannot_be_imported_makes_no_database(filled: Command, tmp_path: Path) -> None:
+    damaged, other = tmp_path / "damaged.db", tmp_path / "new" / "other.db"
+    content = bytearray(filled.db.read_bytes())
+    with sqlite3.connect(filled.db) as connection:
+        (page,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'measurements'"
+        ).fetchone()
+    content[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096
+    damaged.write_bytes(content)
+    for refused in (
+        ("import", tmp_path / "missing.json"),
+        ("import", damaged),
+        ("merge", tmp_path / "missing.db"),
+        ("merge", damaged),
+    ):
+        filled("db", *refused, "--db", other, exit_code=6)
+        assert not other.parent.exists(), refused
 
 
 def test_check(filled: Command) -> None:

@@ -41,7 +41,10 @@ def test_a_result_is_imported_with_its_bundle(run: Command, bundle: Path, tmp_pa
         file.write('{"meas')
     assert "was cut off" in run("db", "import", result, "--bundle", bundle).output
     assert "notes" in run.json("db", "import", result, "--bundle", bundle)
-    run("db", "import", bad, "--bundle", bundle, exit_code=BundleError.exit_code)
+    new = tmp_path / "new.db"
+    for refused in (bad, "--bundle", bundle), (result, "--bundle", tmp_path / "missing.pyz"):
+        run("db", "import", *refused, "--db", new, exit_code=BundleError.exit_code)
+        assert not new.exists()
 
 
 def test_targets_and_matrices_are_asked_for(run: Command, tmp_path: Path) -> None:

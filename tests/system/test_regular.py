@@ -46,7 +46,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "images": ("a.tsv", lambda path: read_images(path, 16)),
     "operators": ("a.npz", lambda path: read_operator(path, emulator_device())),
     "bundles": ("a.pyz", _bundle),
-    "exports": ("a.json", lambda path: exchange.import_file(None, path)),  # type: ignore[arg-type]
+    "exports": ("a.json", exchange.read_export),
     "targets": ("a.json", read_target),
     "pins": ("a.json", read_pins),
     "result files": ("a.json", result_file.read),

@@ -27,12 +27,13 @@ from sparsegen.operators import ItemValues
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import (
     Content,
+    add,
     dump,
     export_json,
-    import_file,
     import_json,
     load,
     merge,
+    read_export,
 )
 from sparsegen.tuning_db.json_codec import LARGEST_ERROR
 from sparsegen.tuning_db.records import DeviceRates, MeasuredAs, Outcome, Variant
@@ -46,9 +47,10 @@ def test_what_is_exported_can_be_imported(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "export.json"
     file.write_text(text, encoding="utf-8")
     with Store.open(tmp_path / "other.db") as other:
-        added = import_file(other, file)
+        content = read_export(file)
+        added = add(other, content, str(file))
         assert (added.measurements, added.baselines) == (3, 1)
-        again = import_file(other, file)
+        again = add(other, content, str(file))
         assert (again.measurements, again.baselines) == (0, 0)
         assert export_json(other)[0] == text
 

@@ -19,9 +19,9 @@ from sparsegen.tuning_db import json_reader
 from sparsegen.tuning_db.exchange import (
     LARGEST_FILE,
     dump,
-    import_file,
     import_json,
     load,
+    read_export,
 )
 from sparsegen.tuning_db.json_reader import parse_json, read_text
 from sparsegen.tuning_db.store import Store
@@ -155,12 +155,12 @@ def test_what_is_no_export(store: Store, text: str, words: str) -> None:
         import_json(store, text, "export.json")
 
 
-def test_files_that_cannot_be_read(store: Store, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ImportFileError, match="No such file"):
-        import_file(store, tmp_path / "none.json")
+        read_export(tmp_path / "none.json")
     (tmp_path / "latin.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(ImportFileError, match="UTF-8"):
-        import_file(store, tmp_path / "latin.json")
+        read_export(tmp_path / "latin.json")
 
 
 JSON = st.recursive(

@@ -317,31 +317,25 @@ def _key(workload: Workload) -> tuple[Any, str]:
     return workload.problem, workload.fingerprint
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """Result of an import.
-
-    Attributes:
-        is_cut_off: true if the file ended in a part of a line, as a run that was killed leaves it; it was passed over.
-    """
-
-    head: Head
-    added: Added
-    is_cut_off: bool
-
-
-def import_result(store: Store, result: Path, bundle: Path) -> Imported:
-    """Check the whole result, then add what is not there yet, all or nothing.
+def read_verified(result: Path, bundle: Path) -> JobResult:
+    """`read_result`, after the bundle's own files were held against its manifest.
 
     Raises:
         BundleError: the result or the bundle is damaged, they do not belong together, or the result holds what cannot
-            be; nothing is imported.
-        DatabaseError: the database cannot be written.
+            be.
     """
     with open_bundle(bundle) as opened:
         opened.verify()
-        found = read_result(result, opened)
-    require_known_facts(store, [found.head.device], result, BundleError)
+        return read_result(result, opened)
+
+
+def add_result(store: Store, found: JobResult, source: Path) -> Added:
+    """Add what is not there yet of a result that was read, all or nothing.
+
+    Raises:
+        BundleError: the database knows the device with other facts; nothing is added.
+        DatabaseError: the database cannot be written.
+    """
+    require_known_facts(store, [found.head.device], source, BundleError)
     content = found.content
-    added = store.add_all(content.measurements, content.baselines, content.rates)
-    return Imported(found.head, added, found.is_cut_off)
+    return store.add_all(content.measurements, content.baselines, content.rates)

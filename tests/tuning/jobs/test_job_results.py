@@ -18,6 +18,7 @@ from job_samples import (
     MATRICES,
     Files,
     head,
+    import_result,
     rebuilt,
     record,
     sample,
@@ -30,7 +31,7 @@ from sparsegen.errors import BundleError
 from sparsegen.kernels.rates import ARCHITECTURES, estimated
 from sparsegen.tuning.jobs.bundle import JOB, Bundle, open_bundle
 from sparsegen.tuning.jobs.checks import Checks
-from sparsegen.tuning.jobs.results import ResultFile, begun, import_result, is_result, read_result
+from sparsegen.tuning.jobs.results import ResultFile, add_result, begun, is_result, read_result, read_verified
 from sparsegen.tuning_db.conversion import described
 from sparsegen.tuning_db.store import Store
 
@@ -58,9 +59,10 @@ def test_a_result_is_imported_once(bundle: Bundle, store: Store, tmp_path: Path)
     dense = {"baseline": timed | {"measured_at": datetime.now(UTC).isoformat()}}
     path = write_result(tmp_path / "r", head(bundle), *records, failed, dense)
     assert is_result(path)
-    taken = import_result(store, path, bundle.path)
-    assert (taken.added.measurements, taken.added.baselines, taken.is_cut_off) == (5, 1, False)
-    assert import_result(store, path, bundle.path).added.measurements == 0
+    found = read_verified(path, bundle.path)
+    added = add_result(store, found, path)
+    assert (added.measurements, added.baselines, found.is_cut_off) == (5, 1, False)
+    assert add_result(store, found, path).measurements == 0
     winner = store.winner(bundle.job.tasks[0].workload, GPU)
     assert winner is not None and winner.device == GPU
 
@@ -71,8 +73,8 @@ def test_what_a_killed_run_leaves_is_imported_without_the_part_of_a_line(
     path = write_result(tmp_path / "r", head(bundle), record(bundle))
     with path.open("a") as file:
         file.write('{"measurement": {"worklo')
-    taken = import_result(store, path, bundle.path)
-    assert taken.is_cut_off and taken.added.measurements == 1
+    found = read_verified(path, bundle.path)
+    assert found.is_cut_off and add_result(store, found, path).measurements == 1
 
 
 def _at(**difference: float) -> dict[str, str]:
@@ -238,7 +240,7 @@ def test_bounds_of_time_hold_for_the_emulator_too(
     first = head(emulators_bundle, device=EMULATOR | {"multiprocessors": 2})
     honest = record(emulators_bundle, sample=sample(90_000.0))
     path = write_result(tmp_path / "r", first, honest)
-    assert import_result(store, path, emulators_bundle.path).added.measurements == 1
+    assert import_result(store, path, emulators_bundle.path).measurements == 1
     path = write_result(tmp_path / "s", first, record(emulators_bundle, 0, 1, sample=sample(5.0)))
     with pytest.raises(BundleError, match="no such device could reach"):
         import_result(store, path, emulators_bundle.path)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_samples import NOTHING_KNOWN, sources_alone
+from job_samples import NOTHING_KNOWN, import_result, sources_alone
 from patience import LONG
 
 from sparsegen import backends
@@ -28,7 +28,7 @@ from sparsegen.settings import Settings
 from sparsegen.tuning.jobs import bootstrap
 from sparsegen.tuning.jobs.bundle import open_bundle
 from sparsegen.tuning.jobs.export import Wanted, export_job
-from sparsegen.tuning.jobs.results import import_result, read_result
+from sparsegen.tuning.jobs.results import read_result
 from sparsegen.tuning_db.store import Store
 
 MATRIX = random_uniform(64, 48, 0.2, seed=3)
@@ -135,8 +135,7 @@ def test_a_killed_run_goes_on_and_its_result_comes_home(python: Path, bundle: Pa
     assert again["is_whole"] and {t["outcome"] for t in again["tasks"]} == {"known from before"}
 
     with Store.open(tmp_path / "home.db") as store:
-        taken = import_result(store, result, bundle)
-        assert taken.added.measurements == len(found.content.measurements)
+        assert import_result(store, result, bundle).measurements == len(found.content.measurements)
         assert store.winner(opened.job.tasks[0].workload, backends.emulator_device()) is not None
 
 
@@ -219,6 +218,6 @@ def test_on_a_gpu(python: Path, tmp_path: Path) -> None:
     done = run(python, path, tmp_path / "cache", "run", "--out", str(tmp_path / "r"))
     assert done.returncode == 0, done.stderr
     with Store.open(tmp_path / "home.db") as store:
-        assert import_result(store, tmp_path / "r", path).added.measurements >= 20
+        assert import_result(store, tmp_path / "r", path).measurements >= 20
         (tuned,) = store.list_workloads()
         assert tuned.ok >= 15 and tuned.device.key == device.key
