@@ -63,9 +63,9 @@ def create_engine(location: Location, *, read_only: bool, lock_timeout: float) -
         # takes, and one that is kept does not outlive a server's restart.
         engine = sa.create_engine(location.url, poolclass=sa.pool.NullPool)
     except ModuleNotFoundError as error:
-        raise DatabaseError(
-            f"{location}: the driver {error.name!r} is missing; {install_command('postgres')}"
-        ) from None
+        ours = error.name == "psycopg"
+        remedy = install_command("postgres") if ours else "install the package that has it"
+        raise DatabaseError(f"{location}: the driver {error.name!r} is missing; {remedy}") from None
     except sa.exc.ArgumentError as error:
         raise DatabaseError(
             f"{location}: {error}; write a path, or a URL such as postgresql://user@host/name"

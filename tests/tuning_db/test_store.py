@@ -303,6 +303,20 @@ def test_places_that_are_none(location: str, words: str) -> None:
         Store.open(location)
 
 
+@pytest.mark.parametrize(
+    ("location", "driver", "remedy"),
+    [
+        ("postgresql://h/x", "psycopg", "pip install 'psycopg"),
+        ("postgresql+psycopg2://h/x", "psycopg2", "install the package that has it"),
+        ("mysql://h/x", "MySQLdb", "install the package that has it"),
+    ],
+)
+def test_a_missing_driver(monkeypatch: pytest.MonkeyPatch, location: str, driver: str, remedy: str) -> None:
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(DatabaseError, match=f"the driver '{driver}' is missing; {remedy}"):
+        Store.open(location)
+
+
 def test_reading_what_is_not_there(path: Path) -> None:
     with pytest.raises(DatabaseError, match="no database"):
         Store.open(path, read_only=True)
