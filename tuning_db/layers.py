@@ -38,7 +38,7 @@ from sparsegen.tuning_db.records import (
 )
 from sparsegen.tuning_db.rules import NO_RULES, Rules
 from sparsegen.tuning_db.seeds_reader import seeds
-from sparsegen.tuning_db.sqlite_reader import SqliteReader, is_blank, open_sqlite
+from sparsegen.tuning_db.sqlite_reader import SqliteReader, open_sqlite, tables_of
 
 if TYPE_CHECKING:
     from sparsegen.tuning_db.store import Store
@@ -246,7 +246,7 @@ def open_to_read(place: str | Path) -> SqliteReader | Store:
 def open_existing(place: str | Path) -> Layer:
     """The database there for reading, as `open_to_read`; one without records where there is none yet."""
     path = Location.parse(place).path
-    if path is not None and (not path.exists() or is_blank(path)):
+    if path is not None and not tables_of(path):
         return MemoryLayer([], [])
     return open_to_read(place)
 

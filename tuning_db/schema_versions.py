@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
+from sparsegen.errors import DatabaseReadOnlyError
+
 REVISIONS = (
     "0006",
     "0007",
@@ -23,3 +27,16 @@ TABLES = (  # tables of the newest version
     "checks",
     "predictions",
 )
+
+
+def refuse_published(tables: Container[str], location: object) -> None:
+    """Require of a database with these tables that it may be written.
+
+    Raises:
+        DatabaseReadOnlyError: it is a published layer.
+    """
+    if PUBLISHED_TABLE in tables:
+        raise DatabaseReadOnlyError(
+            f"{location} is a published layer, which is only read; name another database with --db, and this "
+            "one in SPARSEGEN_LAYERS"
+        )

@@ -68,15 +68,17 @@ class SqliteReader(RecordsReader):
             self._connection = None
 
 
-def is_blank(path: Path) -> bool:
-    """True if a database has no tables: another process has made the file, and not yet brought it up to date.
+def tables_of(path: Path) -> set[str]:
+    """Names of a database's tables; none where no file is, or one that another process has made and not yet filled.
 
     Raises:
         DatabaseError: see `open_sqlite`.
     """
+    if not path.exists():
+        return set()
     reader = _unchecked(path)
     try:
-        return not reader.tables()
+        return reader.tables()
     finally:
         reader.close()
 

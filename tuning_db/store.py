@@ -145,13 +145,9 @@ class Store(RecordsReader):
     def _prepare(self, lock_timeout: float) -> None:
         with self._engine.connect() as connection, connection.begin():
             revision = self.found_schema = migrations.current_revision(connection)
-            is_published = sa.inspect(connection).has_table(schema_versions.PUBLISHED_TABLE)
+            if not self.read_only:
+                schema_versions.refuse_published(sa.inspect(connection).get_table_names(), self.location)
         is_sqlite = self._engine.dialect.name == "sqlite"
-        if is_published and not self.read_only:
-            raise DatabaseReadOnlyError(
-                f"{self.location} is a published layer, which is only read; name another database with --db, and this "
-                "one in SPARSEGEN_LAYERS"
-            )
         if self.read_only:
             if revision == schema_versions.HEAD:
                 return

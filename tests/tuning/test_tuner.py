@@ -22,6 +22,7 @@ from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import How
 from sparsegen.errors import (
     ConfigError,
+    DatabaseReadOnlyError,
     MatrixError,
 )
 from sparsegen.kernels.base import Device
@@ -40,6 +41,7 @@ from sparsegen.tuning.search.search import Search
 from sparsegen.tuning.space import Space
 from sparsegen.tuning.tuner import Budget, Effort, Phase, Status, tune
 from sparsegen.tuning_db.layers import MemoryLayer
+from sparsegen.tuning_db.published import Tools, publish
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant
 from sparsegen.tuning_db.store import Store
 
@@ -380,6 +382,22 @@ def test_building_what_all_variants_share_is_not_the_searchs_time(
 def test_a_matrix_of_another_shape_is_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\(24, 16\)"):
         tune(MATRIX, replace(PROBLEM, m=25), device=DEVICE, store=store, backend=backend(tmp_path))
+
+
+@pytest.mark.parametrize("trials", [3, 4], ids=["nothing to measure", "one to measure"])
+def test_a_published_layer_is_refused_before_the_search(store: Store, tmp_path: Path, trials: int) -> None:
+    tune_toy(store, tmp_path, trials=3)
+    layer = tmp_path / "layer.db"
+    told: list[Status] = []
+    publish(store, layer, by="Ada", tools_of=lambda device: Tools())
+    layer.chmod(0o644)
+    before = layer.read_bytes()
+    with pytest.raises(DatabaseReadOnlyError, match="is a published layer, which is only read"):
+        tune(
+            MATRIX, PROBLEM, device=DEVICE, store=layer, families=["toy"], backend=backend(tmp_path),
+            budget=Budget(trials=trials), progress=lambda status, measurement=None: told.append(status),
+        )  # fmt: skip
+    assert told == [] and layer.read_bytes() == before
 
 
 def test_operands_that_memory_does_not_hold_are_refused(
