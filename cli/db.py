@@ -156,7 +156,8 @@ def check(db: str | None, as_json: bool) -> None:
     except DatabaseCorruptError as error:  # too damaged to be opened: that is a finding, too
         problems = [str(error)]
     found = "\n".join(problems) or "no problem found"
-    emit(as_json, {"location": location, "problems": problems}, Text(f"{location}: {found}"))
+    text = found if found.startswith(location) else f"{location}: {found}"  # errors name the place themselves
+    emit(as_json, {"location": location, "problems": problems}, Text(text))
     if problems:
         raise click.exceptions.Exit(DatabaseError.exit_code)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import optuna
@@ -127,6 +128,25 @@ def test_check(filled: Command) -> None:
     filled.db.write_bytes(content)
     assert filled.json("db", "check", exit_code=6)["problems"]
     assert filled.db.read_bytes() == content
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:8192])
+
+
+def without_a_page(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-4096] + b"\xff" * 4096)
+
+
+def text_alone(path: Path) -> None:
+    path.write_text("not a database")
+
+
+@pytest.mark.parametrize("damage", [truncated, without_a_page, text_alone])
+def test_check_names_the_place_once(filled: Command, damage: Callable[[Path], None]) -> None:
+    damage(filled.db)
+    told = filled("db", "check", exit_code=6).stdout
+    assert told.startswith(str(filled.db)) and told.count(str(filled.db)) == 1
 
 
 def test_check_finds_a_schema_that_is_no_text(filled: Command) -> None:
