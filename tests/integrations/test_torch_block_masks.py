@@ -301,5 +301,5 @@ def test_an_ellipsis_stands_for_dimensions_in_front() -> None:
 
 
 def test_bools_are_no_mask() -> None:
-    with pytest.raises(OperandError, match="which its from_blocks makes of bools of blocks"):
+    with pytest.raises(OperandError, match="its from_blocks makes one of bools of blocks"):
         dsd(torch.ones(16, 16), torch.ones(8, 16), torch.ones(1, 1, dtype=torch.bool))

@@ -233,7 +233,9 @@ def sizes_of(
 def check_mask(mask: BlockMaskTensor) -> None:
     """Raises OperandError for anything but a mask."""
     if isinstance(mask, Tensor):
-        raise OperandError("mask: expected a BlockMaskTensor, which its from_blocks makes of bools of blocks")
+        raise OperandError(
+            "mask: a tensor is no BlockMaskTensor; its from_blocks makes one of bools of blocks"
+        )
     arguments.instance(mask, BlockMaskTensor, "mask", OperandError)
 
 

@@ -21,7 +21,7 @@ def autocast_dtype(operand: Tensor, device: torch.device | None = None) -> torch
     kind = (operand.device if device is None else device).type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return None
-    casts = operand.is_floating_point() and operand.dtype is not torch.float64
+    casts = operand.dtype.is_floating_point and operand.dtype is not torch.float64
     return torch.get_autocast_dtype(kind) if casts else None
 
 
