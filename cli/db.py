@@ -197,9 +197,9 @@ def export(db: str | None, output: Path | None, force: bool, as_json: bool) -> N
 @json_option
 def import_(file: Path, bundle: Path | None, db: str | None, as_json: bool) -> None:
     """Add what an export, or the result of a job, holds. All is checked first; on any error nothing is added."""
-    if bundle is None and is_result(file):
-        raise click.UsageError(f"{file} is the result of a job: name its bundle with --bundle")
     if bundle is None:
+        if is_result(file):
+            raise click.UsageError(f"{file} is the result of a job: name its bundle with --bundle")
         content = exchange.read_export(file)
         with open_store(db, read_only=False) as store:
             report(as_json, store, exchange.add(store, content, str(file)))
