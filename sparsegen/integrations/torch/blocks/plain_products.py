@@ -10,6 +10,7 @@ from torch import Tensor
 from sparsegen.integrations.torch.blocks.block_masks import new_state
 from sparsegen.integrations.torch.blocks.mask_launches import expanded, launch_draw
 from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
+from sparsegen.integrations.torch.calls.autocast import without_autocast
 from sparsegen.integrations.torch.calls.wide import WIDE
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.block_mask import grid
@@ -60,7 +61,7 @@ class PlainProduct:
         given = {self._first: first, self._second: second, "mask": words, "scale": self._scale}
         if biases and biases[0] is not None:
             given["bias"] = biases[0]
-        with torch.autocast(first.device.type, enabled=False):  # of the operands' dtype, as kernels' results
+        with without_autocast(first):
             return self._product(first, given, words, out)
 
     def _product(

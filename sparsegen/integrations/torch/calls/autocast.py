@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import torch
@@ -23,6 +24,11 @@ def autocast_dtype(operand: Tensor, device: torch.device | None = None) -> torch
         return None
     casts = operand.dtype.is_floating_point and operand.dtype is not torch.float64
     return torch.get_autocast_dtype(kind) if casts else None
+
+
+def without_autocast(operand: Tensor) -> AbstractContextManager[object]:
+    """A context in which products have their operands' dtype, as kernels' results; free of cost without autocast."""
+    return torch.autocast(operand.device.type, enabled=False) if is_any_autocast() else nullcontext()
 
 
 def cast_like_dense(operand: T, device: torch.device) -> T:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
+from sparsegen.integrations.torch.calls.autocast import without_autocast
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.convolution.channels_last import with_channels_last
@@ -119,7 +120,7 @@ def dense_convolution(
     order = memory_format(x)
     if mask_of is MaskOf.ANY_INPUT:
         x = zeroed(x.clone(), mask, block) if at_once else zero_outside(x, mask, block)
-    with torch.autocast(x.device.type, enabled=False):  # of x's dtype, as the kernel's result
+    with without_autocast(x):
         found = functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
     if relu:
         found = found.relu_() if at_once else found.relu()

@@ -169,8 +169,7 @@ def convert_convolutions(
             assert isinstance(made, SourcedConv2d)
             made.source = source
             made.train(layer.training)
-            parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, made)
+            model.set_submodule(name, made)
             replaced[id(layer)] = made
             converted.append(name)
     if not converted:

@@ -13,7 +13,7 @@ from torch.nn import init
 
 from sparsegen import arguments
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.calls.autocast import cast_like_dense
+from sparsegen.integrations.torch.calls.autocast import cast_like_dense, without_autocast
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
 from sparsegen.integrations.torch.calls.prepared import VECTOR_BYTES, is_capturing
@@ -228,7 +228,7 @@ def _plain_conv(x: Tensor, weight: Tensor, words: Tensor, bias: Tensor | None, r
     """Computes the convolution by PyTorch alone, tap by tap; 16-bit numbers are multiplied and summed as float32."""
     wide, filters = widened(x), widened(weight).flatten(1, 3)
     found = wide.new_zeros(x.shape[0], weight.shape[0])
-    with torch.autocast(x.device.type, enabled=False):  # sums stay wide
+    with without_autocast(x):  # sums stay wide
         for tap, (outputs, inputs) in enumerate(_pairs(words)):
             found.index_add_(0, outputs, wide[inputs] @ filters[:, tap].t())
     if bias is not None:
