@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +24,20 @@ READABLE = 0o644  # permissions of a new file, less those that the process's uma
 
 
 @contextmanager
+def made_folder(folder: Path, mode: int = 0o777) -> Iterator[None]:
+    """A folder for an output, made where it is missing; what was made and is empty at the end is removed."""
+    missing = list(takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
+    try:
+        if missing:  # a file in its place is told by whoever writes there
+            folder.mkdir(parents=True, exist_ok=True, mode=mode)
+        yield
+    finally:
+        for path in missing:
+            with contextlib.suppress(OSError):  # it holds something
+                path.rmdir()
+
+
+@contextmanager
 def publish_folder(final: Path) -> Iterator[Path]:
     """A temporary folder beside ``final`` that takes its place on success and is removed on failure.
 
@@ -32,24 +47,24 @@ def publish_folder(final: Path) -> Iterator[Path]:
     """
     import tempfile  # look-ups read what is published, and write nothing
 
-    final.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    work = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
-    descriptor = os.open(work, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # NFS locks no folders
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield work
-        _to_disk(work)
+    with made_folder(final.parent, 0o700):
+        work = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
+        descriptor = os.open(work, os.O_RDONLY)
         try:
-            work.rename(final)
-        except OSError:
-            if not final.is_dir():
-                raise
-        _flush(final.parent)
-    finally:
-        os.close(descriptor)
-        if work.exists():
-            shutil.rmtree(work, ignore_errors=True)
+            with contextlib.suppress(OSError):  # NFS locks no folders
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield work
+            _to_disk(work)
+            try:
+                work.rename(final)
+            except OSError:
+                if not final.is_dir():
+                    raise
+            _flush(final.parent)
+        finally:
+            os.close(descriptor)
+            if work.exists():
+                shutil.rmtree(work, ignore_errors=True)
 
 
 def is_in_use(work: Path) -> bool:
@@ -148,7 +163,7 @@ def _exists(path: Path) -> bool:
 
 
 def require_place(final: Path) -> None:
-    """Refuse, before long work, a place that `publish_file` could not write; what is there stays.
+    """Refuse, before long work, a place that `publish_file` could not write; nothing is made, and what is there stays.
 
     Raises:
         OutputError: it is a folder, a URL, or cannot be written.
@@ -159,14 +174,15 @@ def require_place(final: Path) -> None:
             if not os.access(place.path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
-        descriptor, work = _beside(place.path)
+        nearest = next(folder for folder in place.path.parents if folder.exists())
+        descriptor, work = _beside(nearest / place.path.name)
         os.close(descriptor)
         work.unlink()
 
 
 @contextmanager
 def publish_file(final: Path, mode: int | None = None) -> Iterator[BinaryIO]:
-    """Write or replace a file: whoever is killed here leaves the old file or the new one.
+    """Write or replace a file, in a folder that is made if need be: whoever is killed leaves the old file or the new.
 
     What is written can be sought in and read back. A link is followed, and what it leads to is replaced. Into a device
     or a pipe the bytes go when all of them are there (`sparsegen.system.output_places`).
@@ -183,18 +199,19 @@ def publish_file(final: Path, mode: int | None = None) -> Iterator[BinaryIO]:
         with _copied_into(place.path) as file:
             yield file
         return
-    descriptor, work = _beside(place.path)
-    try:
-        with os.fdopen(descriptor, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        kept = place.mode if mode is None else mode
-        if kept is not None:
-            work.chmod(kept)
-        work.replace(place.path)
-    finally:
-        work.unlink(missing_ok=True)
+    with made_folder(place.path.parent):
+        descriptor, work = _beside(place.path)
+        try:
+            with os.fdopen(descriptor, "w+b") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            kept = place.mode if mode is None else mode
+            if kept is not None:
+                work.chmod(kept)
+            work.replace(place.path)
+        finally:
+            work.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -211,7 +228,6 @@ def _copied_into(stream: Path) -> Iterator[BinaryIO]:
 
 def _beside(final: Path) -> tuple[int, Path]:
     """A new hidden file in the folder that a file is to be in, open; its name never is too long."""
-    final.parent.mkdir(parents=True, exist_ok=True)
     work = final.with_name(f".sparsegen-{os.urandom(8).hex()}")
     return os.open(work, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, READABLE), work
 

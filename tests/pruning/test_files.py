@@ -221,7 +221,7 @@ def test_a_failure_leaves_nothing_behind(
 ) -> None:
     """An interrupt in the middle of the last layer."""
     path = npz if suffix == ".npz" else safetensors
-    out = path.with_name(f"out{suffix}")
+    out = path.parent / "new" / f"out{suffix}"
     before = sorted(path.parent.iterdir())
 
     def interrupt(step: Step) -> None:
@@ -236,10 +236,9 @@ def test_a_failure_leaves_nothing_behind(
 def test_outputs_that_cannot_be(npz: Path) -> None:
     with pytest.raises(PruningError, match="input; name it so"):
         prune_file(npz, UNIFORM, output=npz.with_name("out.safetensors"))
-    with pytest.raises(OutputError, match="cannot be written"):
-        prune_file(npz, UNIFORM, output=npz.parent / "none" / "out.npz")
-    with pytest.raises(OutputError, match="cannot be written"):
-        prune_file(npz, UNIFORM, output=npz.parent / "none" / "out", output_format=OutputFormat.CSR_NPZ)
+    for output_format in OutputFormat:
+        with pytest.raises(OutputError, match="cannot be written"):
+            prune_file(npz, UNIFORM, output=npz / "none" / "out.npz", output_format=output_format)
     (npz.parent / "folder.npz").mkdir()
     with pytest.raises(OutputExistsError, match="a folder"):
         prune_file(npz, UNIFORM, output=npz.parent / "folder.npz", force=True)

@@ -15,6 +15,7 @@ from sparsegen.pruning.files.output import new_csr_folder, new_file
 from sparsegen.system.output_places import is_stream, output_place
 from sparsegen.system.publish import (
     publish_file,
+    publish_folder,
     publish_text,
     refuse_existing,
     refuse_other,
@@ -190,6 +191,31 @@ def test_whoever_fails_leaves_what_was_there(tmp_path: Path) -> None:
         raise ZeroDivisionError
     assert path.read_text() == "old"
     assert names(tmp_path) == ["file"]
+
+
+def test_a_missing_folder_is_made_for_what_is_written_alone(tmp_path: Path) -> None:
+    place = tmp_path / "a" / "b" / "out"
+    require_place(place)
+    for begun in (
+        publish_file(place),
+        publish_folder(place),
+        new_file(place, force=False),
+        new_csr_folder(place, ["a"], force=False),
+    ):
+        with pytest.raises(ZeroDivisionError), begun:
+            raise ZeroDivisionError
+        assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("no folder")
+    for below in ("out", "none/out"):
+        for write in (require_place, lambda path: publish_text(path, "text")):
+            with pytest.raises(OutputError, match="Not a directory"), reported(place):
+                write(tmp_path / "file" / below)
+    with new_csr_folder(place, ["a"], force=False) as folder:
+        folder.add("a", {"data": random_uniform(4, 4, 0.5, seed=1).values})
+    assert names(place) == ["a.npz"]
+    with new_file(tmp_path / "c" / "d", force=False) as file:
+        file.write(b"text")
+    assert (tmp_path / "c" / "d").read_bytes() == b"text"
 
 
 def test_layers_go_to_the_folder_that_a_link_leads_to(tmp_path: Path) -> None:

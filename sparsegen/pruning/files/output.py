@@ -16,7 +16,7 @@ from sparsegen.errors import OutputExistsError, PruningError
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.system.numpy_types import Array
 from sparsegen.system.output_places import output_place
-from sparsegen.system.publish import publish_file, refuse_existing, reported
+from sparsegen.system.publish import made_folder, publish_file, refuse_existing, reported
 
 
 @contextmanager
@@ -30,11 +30,9 @@ def new_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     refuse_existing(path, force=force)
     if path.is_dir():
         raise OutputExistsError("this is a folder; name a file", path=path)
-    with reported(path):
-        path.parent.stat()  # a name typed wrong makes no folders
-        with publish_file(path) as stream:
-            yield stream
-            refuse_existing(path, force=force)
+    with reported(path), publish_file(path) as stream:
+        yield stream
+        refuse_existing(path, force=force)
 
 
 class CsrFolder:
@@ -86,19 +84,18 @@ def new_csr_folder(path: Path, layers: Collection[str], *, force: bool) -> Itera
     place = Path(os.path.realpath(path))  # for a link, the path that it leads to
     work = place.with_name(f".sparsegen-{os.urandom(8).hex()}")
     folder = CsrFolder(work, layers, path)
-    try:
-        with reported(path):
+    with reported(path), made_folder(place.parent):
+        try:
             work.mkdir()
-        yield folder
-        with reported(path):
+            yield folder
             if place.is_dir():
                 refuse_existing(path, force=force)
                 for file in work.iterdir():
                     _replace(place / file.name, file)
             else:
                 work.rename(place)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def _replace(path: Path, file: Path) -> None:
