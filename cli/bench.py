@@ -44,6 +44,7 @@ from sparsegen.cli.parts.common import (
     OUTPUT,
     EnumChoice,
     FiniteRange,
+    Part,
     db_option,
     device_option,
     emit,
@@ -243,7 +244,7 @@ def _show(
 ) -> None:
     results = finished.results
     comparison = compare(before, results) if before is not None else None
-    parts: list[Table | str] = []
+    parts: list[Part] = []
     for suite in dict.fromkeys(row.suite for row in results.rows):
         parts += [
             f"\n{suite} on {results.device.name}",

@@ -11,6 +11,7 @@ from sparsegen.bench.results.compare import Comparison
 from sparsegen.bench.results.problem_facts import of_factors
 from sparsegen.bench.results.results import TUNED, UNTUNED, WITHOUT, Cell, Kind, Results, Row, Status
 from sparsegen.bench.results.summary import Mean, SuiteSummary, summarize
+from sparsegen.cli.parts.common import Listing
 from sparsegen.cli.parts.progress_lines import figure
 from sparsegen.operators import ImageLayout, Layout
 
@@ -21,14 +22,13 @@ def ours(row: Row) -> Cell | None:
     return next(timed, None)
 
 
-def row_table(rows: Iterable[Row]) -> Table:
-    """A line for each row; times in µs, the others as multiples of ours."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("case", no_wrap=True)
-    table.add_column("dtype", no_wrap=True)
+def row_table(rows: Iterable[Row]) -> Listing:
+    """Each row; times in µs, the others as multiples of ours."""
     rows = list(rows)
     unseen = unseen_baselines(rows)
-    headings = (
+    table = Listing(
+        "case",
+        "dtype",
         "ours µs",
         "untuned",
         *map(_unseen_heading, unseen),
@@ -36,11 +36,10 @@ def row_table(rows: Iterable[Row]) -> Table:
         "× dense",
         "best peer",
         "× peer",
+        "% of floor",
+        "peer",
+        "failed",
     )
-    for heading in (*headings, "% of floor"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("peer", no_wrap=True)
-    table.add_column("failed")
     for row in rows:
         table.add_row(*_cells(row, unseen))
     return table
@@ -86,16 +85,15 @@ def row_line(row: Row) -> str:
     return f"{row.key}: {', '.join(shown) or 'nothing ran'}" + (" µs" if shown else "")
 
 
-def summary_table(rows: Iterable[Row]) -> Table:
+def summary_table(rows: Iterable[Row]) -> Listing:
     """Means for each suite and type. With ×: how many times faster, above 1 in favour of the first."""
     rows = list(rows)
     unseen = unseen_baselines(rows)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("suite", no_wrap=True)
-    table.add_column("dtype", no_wrap=True)
     summaries = list(summarize(rows))
     tf32 = ["× dense TF32"] * any(s.to_dense_tf32.count for s in summaries)
-    headings = (
+    table = Listing(
+        "suite",
+        "dtype",
         "rows",
         "× dense",
         *tf32,
@@ -109,8 +107,6 @@ def summary_table(rows: Iterable[Row]) -> Table:
         "packing ms",
         "pays after",
     )
-    for heading in headings:
-        table.add_column(heading, justify="right")
     for s in summaries:
         table.add_row(
             s.suite,

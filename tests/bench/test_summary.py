@@ -13,7 +13,7 @@ from rich.console import Console
 from sparsegen.bench.results.results import TUNED, Rates
 from sparsegen.bench.results.summary import summarize
 from sparsegen.bench.run.rows import floor_of
-from sparsegen.cli.parts.bench_text import summary_table
+from sparsegen.cli.parts.bench_text import row_table, summary_table
 from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DsdProblem, DType, FactorType
 
@@ -69,7 +69,18 @@ def test_factors_of_8_bits_are_apart_and_have_a_floor_of_their_own() -> None:
     assert floor_of(half, 0, replace(rates, flop_per_s={Arithmetic.FLOAT32: 5e13})).compute_us is None
     rows = [replace(row("a"), problem=problem) for problem in (half, *of_8_bits)]
     console = Console(file=io.StringIO(), width=200)
-    console.print(summary_table(rows))
+    console.print(summary_table(rows).fitting(console.width))
     lines = console.file.getvalue().splitlines()
     found = [line.removeprefix("made-up").split("  ")[1].strip() for line in lines[1:]]
     assert found == ["float16", "e4m3 → float16", "e5m2-e4m3 → float16"]
+
+
+def test_tables_of_rows_and_means_show_every_number_on_80_columns() -> None:
+    rows = [replace(row("a layer with a long name n=64 epilogue=bias_relu batch=4"), suite="matrix")]
+    for table in (row_table(rows), summary_table(rows)):
+        console = Console(file=io.StringIO(), width=80)
+        console.print(table.fitting(console.width))
+        shown = console.file.getvalue()
+        assert "…" not in shown and shown.count("\n") > 2
+        (cells,) = table.rows
+        assert all(cell in shown for cell in cells)
