@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -54,6 +55,7 @@ from sparsegen.cli.parts.common import (
     word_option,
 )
 from sparsegen.cli.parts.engines import EngineName, Places, devices_option
+from sparsegen.cli.parts.matrix_options import MatrixOptions, matrix_options
 from sparsegen.cli.parts.problems import ProblemOptions, repeatable_problem_options
 from sparsegen.cli.parts.streams import visible
 from sparsegen.measure.l2 import L2
@@ -70,12 +72,7 @@ from sparsegen.system.quantities import counted
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Folder of matrix files, for the suites that need one."
 )
-@click.option("--matrix", type=click.Path(path_type=Path), help="One sparse matrix instead of a suite.")
-@click.option("--tensor", help="Which array of a file that holds several.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True,
-    help="Of the problems of --suite drawn; of the values that .smtx files lack.",
-)  # fmt: skip
+@matrix_options
 @repeatable_problem_options
 @click.option("--case", "parts", multiple=True, metavar="TEXT", help="Only cases whose name contains this.")
 @click.option("--only", multiple=True, metavar="BASELINE", help="Take only this one; may be repeated.")
@@ -140,9 +137,7 @@ def command(
     suites: tuple[str, ...],
     rows: int | None,
     data: Path | None,
-    matrix: Path | None,
-    tensor: str | None,
-    seed: int,
+    matrix_file: MatrixOptions,
     combinations: Sequence[ProblemOptions],
     parts: tuple[str, ...],
     only: tuple[str, ...],
@@ -182,15 +177,20 @@ def command(
     if show_list:
         _list(data, as_json)
         return
+    has_matrix = matrix_file.file is not None
     has_pattern = combinations[0].problem_type.has_pattern
     if rows is not None and SUITE not in suites:
         raise click.UsageError(f"--rows says how many problems to draw: it needs --suite {SUITE}")
-    if bool(suites) == (matrix is not None or not (has_pattern or SUITE in suites)):
+    if bool(suites) == (has_matrix or not (has_pattern or SUITE in suites)):
         raise click.UsageError(
             "give --matrix FILE, or --suite NAME (see --list); or the sizes of an --operator whose mask comes with "
             "the call"
         )
-    if matrix is not None and not has_pattern:
+    if not has_matrix and replace(matrix_file, seed=0) != MatrixOptions(None):
+        raise click.UsageError(
+            "--tensor, --drop-zeros, --memory-limit and --transpose say how --matrix is read: give it, or drop them"
+        )
+    if has_matrix and not has_pattern:
         raise click.UsageError(f"{combinations[0].operator} takes its mask with every call: drop --matrix")
     budget_of(tune)
     if csv_file is not None:
@@ -198,12 +198,12 @@ def command(
         require_place(csv_file)
     before = result_file.read(older) if older else None
     if suites:
-        asked = Drawing(combinations[0].problem_type.operator, seed, rows or ROWS)
+        asked = Drawing(combinations[0].problem_type.operator, matrix_file.seed, rows or ROWS)
         cases = of_dtypes(cases_of_suites(suites, data, asked), dtypes_given(combinations))
-    elif matrix is None:
-        cases = cases_of_sizes(combinations)
+    elif has_matrix:
+        cases = cases_of_matrix(matrix_file, combinations)
     else:
-        cases = cases_of_matrix(matrix, tensor=tensor, seed=seed, combinations=combinations)
+        cases = cases_of_sizes(combinations)
     unasked = () if SUITE in suites else [name for name in (DEFAULT, IN_GRAPH) if name not in only]
     places = Places(EngineName.LOCAL, device, devices, None).local()
     where = places[0]

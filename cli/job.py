@@ -27,7 +27,7 @@ from sparsegen.cli.parts.common import (
     json_option,
     memory_limit_option,
 )
-from sparsegen.cli.parts.matrix_options import MatrixOptions
+from sparsegen.cli.parts.matrix_options import MatrixOptions, drop_zeros_option
 from sparsegen.cli.parts.problems import ProblemOptions, repeatable_problem_options
 from sparsegen.cli.tune_model import TokenCounts, model_layer_options, open_model, reading_shown
 from sparsegen.operators import DType, Epilogue, Layout
@@ -149,6 +149,7 @@ def command() -> None:
 )
 @click.option("--tensor", help="Which array of files that hold several.")
 @click.option("--transpose", is_flag=True, help="Take the matrices' transposes.")
+@drop_zeros_option
 @memory_limit_option
 @repeatable_problem_options
 @job_options
@@ -158,6 +159,7 @@ def export(
     matrices: tuple[Path, ...],
     tensor: str | None,
     transpose: bool,
+    drop_zeros: bool,
     memory_limit: int | None,
     combinations: Sequence[ProblemOptions],
     job: JobOptions,
@@ -170,7 +172,9 @@ def export(
     every matrix is a workload for each combination of them.
     """
     readers = [
-        MatrixOptions(file, tensor, memory_limit=memory_limit, transpose=transpose).reader
+        MatrixOptions(
+            file, tensor, drop_zeros=drop_zeros, memory_limit=memory_limit, transpose=transpose
+        ).reader
         for file in matrices or (None,)
     ]
     given = [wanted.workload(read) for read in readers for wanted in combinations]

@@ -15,27 +15,29 @@ from sparsegen.bench.patterns.case import Case, variations
 from sparsegen.bench.patterns.patterns import Drawn, MatrixFile
 from sparsegen.bench.run.config_set import config_sets
 from sparsegen.bench.suites import load_suite
+from sparsegen.cli.parts.matrix_options import MatrixOptions
 from sparsegen.cli.parts.problems import ProblemOptions
 from sparsegen.errors import ConfigError
-from sparsegen.matrix.load import load_matrix
 from sparsegen.operators import DEFAULT_OPERATOR, DType, Problem
 
 MATRIX_SUITE = "matrix"  # suite of a single file
 SIZES_SUITE = "sizes"  # suite of masks that come with the call, with sizes from the command line
 
 
-def cases_of_matrix(
-    path: Path, *, tensor: str | None, seed: int, combinations: Iterable[ProblemOptions]
-) -> list[Case]:
-    """One case for each problem that the options name.
+def cases_of_matrix(given: MatrixOptions, combinations: Iterable[ProblemOptions]) -> list[Case]:
+    """One case for each problem that the options name, on the matrix of a file.
 
     Raises:
         MatrixError: the file cannot be read.
         ConfigError: see `ProblemOptions.problem`.
     """
-    shape = load_matrix(path, tensor=tensor, seed=seed).shape
-    pattern = MatrixFile(*shape, str(path.resolve()), tensor, seed)
-    label = path.name + (f" {tensor}" if tensor else "")
+    path, read = given.file, given.reader
+    assert path is not None and read is not None
+    shape = read().shape
+    how = given.tensor, given.seed, given.drop_zeros, given.memory_limit, given.transpose
+    pattern = MatrixFile(*shape, str(path.resolve()), *how)
+    told = given.tensor, "without zeros" * given.drop_zeros, "transposed" * given.transpose
+    label = " ".join(filter(None, (path.name, *told)))
     problems = dict.fromkeys(options.problem(shape) for options in combinations)
     return [
         Case(

@@ -54,6 +54,11 @@ class MatrixOptions:
         return read
 
 
+def drop_zeros_option(function: F) -> F:
+    """``drop_zeros``: bool."""
+    return click.option("--drop-zeros", is_flag=True, help="Leave out zeros that the file stores.")(function)
+
+
 def matrix_options(function: F) -> F:
     """``matrix_file``: `MatrixOptions`."""
 
@@ -85,7 +90,7 @@ def matrix_options(function: F) -> F:
             type=click.IntRange(min=0),
             help="Of the values that .smtx files lack.",
         ),
-        click.option("--drop-zeros", is_flag=True, help="Leave out zeros that the file stores."),
+        drop_zeros_option,
         memory_limit_option,
         click.option("--transpose", is_flag=True, help="Take the matrix's transpose."),
     )

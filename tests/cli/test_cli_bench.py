@@ -112,6 +112,19 @@ def test_any_operator_and_every_combination_of_its_options(run: Command, tmp_pat
 
 
 @pytest.mark.usefixtures("shared_cache")
+def test_a_matrix_is_read_as_tune_reads_it(run: Command, tmp_path: Path) -> None:
+    matrix, output = tmp_path / "w.mtx", tmp_path / "r.json"
+    matrix.write_text("%%MatrixMarket matrix coordinate real general\n2 3 3\n1 1 0\n2 3 1\n2 1 1\n")
+    fixed = ["bench", "--matrix", matrix, *QUICK, "-n", "4", "--only", "sparsegen-untuned", "-o", output]
+    run(*fixed)
+    run(*fixed, "--transpose", "--drop-zeros", "--memory-limit", "1M")
+    one, other = result_file.read(output).rows
+    assert (one.case, one.problem.m, one.features.nnz) == ("w.mtx n=4", 2, 3)
+    assert (other.case, other.problem.m, other.features.nnz) == ("w.mtx without zeros transposed n=4", 3, 2)
+    assert "memory" in run(*fixed, "--transpose", "--memory-limit", "1", exit_code=3).stderr
+
+
+@pytest.mark.usefixtures("shared_cache")
 def test_masks_that_come_with_the_call_need_no_matrix(run: Command, tmp_path: Path) -> None:
     output = tmp_path / "r.json"
     fixed = [
@@ -252,6 +265,7 @@ def test_a_suite_in_some_dtypes() -> None:
             2,
             "--rows says how many problems to draw: it needs --suite drawn",
         ),
+        (("--suite", "rnn", "--transpose"), 2, "say how --matrix is read"),
         (("--suite", "drawn", "--seed", "-1"), 2, "-1 is not in the range x>=0"),
         (("--suite", "drawn", "--rows", "2", "--case", "no such"), 3, "no case's name contains no such"),
     ],

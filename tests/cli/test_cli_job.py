@@ -14,6 +14,7 @@ from job_samples import head, record, sources_alone, write_result
 from sparsegen import backends
 from sparsegen.errors import BundleError, ConfigError, DeviceUnavailableError
 from sparsegen.kernels.base import Device
+from sparsegen.matrix.load import load_matrix
 from sparsegen.tuning.jobs.bundle import open_bundle
 
 
@@ -112,6 +113,15 @@ def test_every_combination_of_repeated_options_is_a_workload(
     told = run.json("job", "export", "--matrix", tmp_path / "w.npz", *problems, *to)
     made = [(task["problem"]["n"], task["problem"]["dtype"]) for task in told["tasks"]]
     assert sorted(made) == [(4, "float16"), (4, "float32"), (8, "float16"), (8, "float32")]
+
+
+def test_stored_zeros_can_be_left_out(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "toolchain", no_toolchain)
+    matrix = tmp_path / "w.mtx"
+    matrix.write_text("%%MatrixMarket matrix coordinate real general\n2 3 2\n1 1 0\n2 3 1\n")
+    to = ("-n", "8", "--for", "sm_90", "--candidates", "1", "--out", tmp_path / "b.pyz")
+    told = run.json("job", "export", "--matrix", matrix, "--drop-zeros", *to)
+    assert told["tasks"][0]["fingerprint"] == load_matrix(matrix, drop_zeros=True).fingerprint()
 
 
 def test_the_pruned_layers_of_a_model(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -392,6 +392,9 @@ class MatrixFile(Pattern):
         path: path as text, absolute if another process is to read it.
         tensor: name of the array in a file that holds several.
         seed: seed of the values of a ``.smtx`` file, which stores none.
+        drop_zeros: leave out zeros that the file stores.
+        memory_limit: bytes that reading may take, as of `load_matrix`.
+        transpose: the transpose of what the file holds, which then has this shape.
     """
 
     kind: ClassVar[str] = "file"
@@ -399,9 +402,19 @@ class MatrixFile(Pattern):
     path: str
     tensor: str | None = None
     seed: int = 0
+    drop_zeros: bool = False
+    memory_limit: int | None = None
+    transpose: bool = False
 
     def matrix(self) -> CsrMatrix:
-        matrix = load_matrix(self.path, tensor=self.tensor, seed=self.seed)
+        matrix = load_matrix(
+            self.path,
+            tensor=self.tensor,
+            seed=self.seed,
+            drop_zeros=self.drop_zeros,
+            memory_limit=self.memory_limit,
+        )
+        matrix = matrix.transposed() if self.transpose else matrix
         if matrix.shape != self.shape:
             raise MatrixError(
                 f"the matrix is {matrix.shape[0]} x {matrix.shape[1]}, the case says "
