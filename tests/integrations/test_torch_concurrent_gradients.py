@@ -207,7 +207,10 @@ def test_a_first_call_that_is_captured_prepares_no_other_kernels(
         monkeypatch.setattr(masked_products, name, lambda *_: launch)
     mask = BlockMaskTensor.from_blocks(torch.ones(2, 2, dtype=torch.bool), 16)
     d = torch.ones(32, 32)
-    given, of_mask = (d, d.clone(), d.clone(), mask.words), (1.0, *mask.block, mask.density, "never")
+    given, of_mask = (
+        (d, d.clone(), d.clone(), mask.words),
+        (1.0, *mask.shape, *mask.block, mask.density, "never"),
+    )
     masked_products.gradient_launches(*given, of_mask, (True, True, False))(*given)
     assert launched == ["in turn"] * 2
 

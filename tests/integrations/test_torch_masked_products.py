@@ -328,7 +328,7 @@ def test_gradients_of_any_order() -> None:
 
 def test_operators_are_what_they_say() -> None:
     mask, given = some_mask(), tensors(torch.float32, grad=True)
-    rest = (mask.words, SCALE, *BLOCK, mask.density)
+    rest = (mask.words, SCALE, *mask.shape, *BLOCK, mask.density)
     ops = torch.ops.sparsegen
     torch.library.opcheck(ops.dsd, (given["x"], given["w"], given["bias"], *rest, True, "auto"))
     torch.library.opcheck(ops.dsd_transposed, (given["x"], given["d"], *rest, "auto"))
@@ -349,6 +349,22 @@ def test_no_tokens() -> None:
     nothing = given["x"][:0]
     assert dsd(nothing, given["w"], mask, given["bias"]).shape == (0, OUT)
     assert torch.equal(dsd_transposed(nothing, given["d"][:0], mask), torch.zeros(OUT, IN))
+
+
+def test_a_mask_over_another_shape_of_as_many_blocks_is_refused_at_every_call() -> None:
+    mask, given = some_mask(), tensors(torch.float32)
+    x, d, w, _ = given.values()
+    products = (
+        lambda mask: dsd(x, w, mask),
+        lambda mask: dsd_transposed(x, d, mask),
+        lambda mask: sdd(d, w, mask),
+        lambda mask: sdd_into(torch.zeros(TOKENS, IN), d, w, mask),
+    )
+    other = BlockMaskTensor((TOKENS - 1, IN), BLOCK, mask.words, mask.density)
+    for product in products:
+        product(mask)
+        with pytest.raises(OperandError, match=rf"over {TOKENS} × {IN} .* got one over {TOKENS - 1} × {IN}"):
+            product(other)
 
 
 def test_bad_operands() -> None:

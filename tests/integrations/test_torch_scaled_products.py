@@ -115,6 +115,9 @@ def test_bad_tensors_are_refused_in_words() -> None:
     other = BlockMaskTensor.from_blocks(torch.ones(1, 1, dtype=torch.bool), BLOCK, (64, 128))
     with pytest.raises(OperandError, match=f"mask: expected one over {TOKENS} × {IN}"):
         scaled_dsd(x, w, other, *scales())
+    other = BlockMaskTensor((TOKENS - 1, IN), BLOCK, mask.words)
+    with pytest.raises(OperandError, match=f"got one over {TOKENS - 1} × {IN}"):
+        scaled_dsd(x, w, other, *scales())
 
 
 def test_they_compile_whole() -> None:

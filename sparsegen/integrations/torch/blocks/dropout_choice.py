@@ -152,7 +152,7 @@ def _both(problem: DsdProblem, p: float, where: torch.device, called: Called, *,
             torch.autograd.grad(y, all_of, dy)
             return
         taken = torch.where(y.detach() > 0, dy, 0) if relu else dy, x.detach(), weight.detach(), mask.words
-        of_mask = scale, *block, mask.density, "never"
+        of_mask = scale, *mask.shape, *block, mask.density, "never"
         gradient_launches(*taken, of_mask, (True, True, bias is not None)).in_graph(*taken)
 
     def dense() -> None:

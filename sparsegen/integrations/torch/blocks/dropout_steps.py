@@ -156,7 +156,7 @@ class MaskedStep(DropoutStep):
         super().__init__(settings, pays, given)
         (x, weight, bias), self.activates = given, relu
         rows, shape = x.detach().view(-1, x.shape[-1]), x.shape
-        rest = 1 / mask.density, *mask.block, mask.density
+        rest = 1 / mask.density, *mask.shape, *mask.block, mask.density
         self._draw = launch_draw(state, mask.layout, independent(settings[0]), early=early)
         self._product = product_launch(rows, weight, bias, mask.words, *rest, relu, str(Dense.NEVER))
         self._mask = *rest, str(Dense.NEVER)

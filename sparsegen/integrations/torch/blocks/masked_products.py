@@ -94,7 +94,9 @@ def dsd(
         relu = _checked_relu(relu, bias)
     if type(dense) is not str:
         dense = str(Dense.parse(dense))
-    result: Tensor = _dsd(x, weight, bias, mask.words, scale, *mask.block, mask.density, relu, dense)
+    result: Tensor = _dsd(
+        x, weight, bias, mask.words, scale, *mask.shape, *mask.block, mask.density, relu, dense
+    )
     return result
 
 
@@ -108,7 +110,7 @@ def dsd_transposed(
         scale = _checked(mask, scale)
     if type(dense) is not str:
         dense = str(Dense.parse(dense))
-    result: Tensor = _dsd_transposed(x, d, mask.words, scale, *mask.block, mask.density, dense)
+    result: Tensor = _dsd_transposed(x, d, mask.words, scale, *mask.shape, *mask.block, mask.density, dense)
     return result
 
 
@@ -124,7 +126,7 @@ def sdd(
         scale = _checked(mask, scale)
     if type(dense) is not str:
         dense = str(Dense.parse(dense))
-    result: Tensor = _sdd(d, weight, mask.words, scale, *mask.block, mask.density, dense)
+    result: Tensor = _sdd(d, weight, mask.words, scale, *mask.shape, *mask.block, mask.density, dense)
     return result
 
 
@@ -141,7 +143,7 @@ def sdd_into(out: Tensor, d: Tensor, weight: Tensor, mask: BlockMaskTensor, *, s
     """
     require_tensors(out=out, d=d, weight=weight)
     scale = _checked(mask, scale)
-    torch.ops.sparsegen.sdd_into(out, d, weight, mask.words, scale, *mask.block, mask.density)
+    torch.ops.sparsegen.sdd_into(out, d, weight, mask.words, scale, *mask.shape, *mask.block, mask.density)
     return out
 
 
@@ -158,7 +160,9 @@ def _checked_relu(relu: object, bias: Tensor | None) -> bool:
     return relu
 
 
-_MASK = "Tensor words, float scale, int block_rows, int block_columns, float density"
+_MASK = (
+    "Tensor words, float scale, SymInt rows, SymInt columns, int block_rows, int block_columns, float density"
+)
 
 
 def _launch_dsd(
@@ -248,6 +252,8 @@ def problem_of(
     first: Tensor,
     words: Tensor,
     scale: float,
+    rows: int,
+    columns: int,
     block_rows: int,
     block_columns: int,
     density: float,
@@ -258,12 +264,13 @@ def problem_of(
     Args:
         sizes: rows and columns of the mask, and the third one.
         first: the first operand.
+        rows, columns: of elements, those that the mask was made over.
 
     Raises:
         OperandError: words of another mask, or of one whose blocks no product takes.
     """
     block = block_rows, block_columns
-    check_words(sizes[:2], block, words, first)
+    check_words(sizes[:2], (rows, columns), block, words, first)
     dtype = DTYPES.get(first.dtype, DType.FLOAT32)
     return kind(*sizes, dtype, Block.parse(block), Density.parse(density), **traits)
 
@@ -280,8 +287,10 @@ def _sdd_into(out: Tensor, *inputs: object) -> None:
     _sdd_into_of(out, *inputs)
 
 
-def check_words(shape: tuple[int, int], block: tuple[int, int], words: Tensor, like: Tensor) -> None:
-    """Hold the buffer of a mask against the sizes, and against the device of another tensor.
+def check_words(
+    shape: tuple[int, int], over: tuple[int, int], block: tuple[int, int], words: Tensor, like: Tensor
+) -> None:
+    """Hold a mask over some elements and its buffer against the sizes, and against the device of another tensor.
 
     Raises:
         OperandError: it is of another mask, or of one whose blocks no product takes.
@@ -290,10 +299,12 @@ def check_words(shape: tuple[int, int], block: tuple[int, int], words: Tensor, l
         sides = ", ".join(map(str, BLOCK_SIDES))
         raise OperandError(f"mask: products take blocks whose sides are {sides}, not {block[0]} × {block[1]}")
     layout = grid(shape, block)
-    if tuple(words.shape) != (layout.words,) or words.dtype != torch.uint64 or words.device != like.device:
+    is_buffer = tuple(words.shape) == (layout.words,) and words.dtype == torch.uint64
+    if over != shape or not is_buffer or words.device != like.device:
         raise OperandError(
             f"mask: expected one over {shape[0]} × {shape[1]} elements in blocks of {block[0]} × {block[1]} on "
-            f"{like.device} ({layout.words} torch.uint64), got {tuple(words.shape)} {words.dtype} on {words.device}"
+            f"{like.device} ({layout.words} torch.uint64), got one over {over[0]} × {over[1]}: {tuple(words.shape)} "
+            f"{words.dtype} on {words.device}"
         )
 
 
@@ -313,7 +324,7 @@ def _remember_dsd(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None
 
 def _dsd_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, words, y = ctx.saved_tensors
-    return (*dsd_gradients(dy, x, weight, words, y, ctx.mask, ctx.needs_input_grad), *[None] * 7)
+    return (*dsd_gradients(dy, x, weight, words, y, ctx.mask, ctx.needs_input_grad), *[None] * 9)
 
 
 def dsd_gradients(
@@ -411,7 +422,7 @@ def _transposed_backward(ctx: Context, dw: Tensor) -> tuple[Tensor | None, ...]:
     return (
         _sdd(d, dw, words, *ctx.mask, ctx.dense) if needs[0] else None,
         _dsd(x, dw, None, words, *ctx.mask, False, ctx.dense) if needs[1] else None,
-        *[None] * 6,
+        *[None] * 8,
     )
 
 
@@ -421,7 +432,7 @@ def _sdd_backward(ctx: Context, dx: Tensor) -> tuple[Tensor | None, ...]:
     return (
         _dsd(dx, weight, None, words, *ctx.mask, False, ctx.dense) if needs[0] else None,
         _dsd_transposed(dx, d, words, *ctx.mask, ctx.dense) if needs[1] else None,
-        *[None] * 6,
+        *[None] * 8,
     )
 
 

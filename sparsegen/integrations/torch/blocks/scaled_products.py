@@ -62,7 +62,7 @@ def scaled_dsd(
     require_dtype(dtype)
     number = arguments.factor(scale, "scale", OperandError)
     both = _scales(scale_x, scale_weight, number, x)
-    result: Tensor = _scaled_dsd(x, weight, both, mask.words, *mask.block, mask.density, dtype)
+    result: Tensor = _scaled_dsd(x, weight, both, mask.words, *mask.shape, *mask.block, mask.density, dtype)
     return result
 
 
@@ -88,7 +88,7 @@ def scaled_sdd(
     require_dtype(dtype)
     number = arguments.factor(scale, "scale", OperandError)
     both = _scales(scale_d, scale_weight, number, d)
-    result: Tensor = _scaled_sdd(d, weight, both, mask.words, *mask.block, mask.density, dtype)
+    result: Tensor = _scaled_sdd(d, weight, both, mask.words, *mask.shape, *mask.block, mask.density, dtype)
     return result
 
 
@@ -125,15 +125,15 @@ def _launch(
     Args:
         sizes: rows and columns of the mask, and the third one.
         layout: layout of W as k × n.
-        rest: rows and columns of a block, the expected density, and the result's type.
+        rest: rows and columns of the mask and of a block, the expected density, and the result's type.
     """
     first, weight, _, words = tensors
-    block, density, dtype = rest[:2], rest[2], rest[3]
+    over, block, density, dtype = rest[:2], rest[2:4], rest[4], rest[5]
     if dtype not in DTYPES:
         raise OperandError(f"dtype: results are float16, bfloat16 or float32, not {dtype}")
     if not all(sizes):
         return lambda first, *_: first.new_zeros(shape, dtype=dtype)
-    check_words(sizes[:2], block, words, first)
+    check_words(sizes[:2], over, block, words, first)
     names = [NAMES[tensor.dtype] for tensor in (first, weight)]
     problem = kind(  # type: ignore[call-arg]
         *(*sizes, DTYPES[dtype], Block.parse(block), Density.parse(density)),
@@ -205,7 +205,10 @@ def _scales(one: Tensor, other: Tensor, scale: float, like: Tensor) -> Tensor:
     return (one.detach() * other.detach() * scale).reshape(1)
 
 
-_SCHEMA = "Tensor words, int block_rows, int block_columns, float density, ScalarType dtype) -> Tensor"
+_SCHEMA = (
+    "Tensor words, SymInt rows, SymInt columns, int block_rows, int block_columns, float density, "
+    "ScalarType dtype) -> Tensor"
+)
 _scaled_dsd = LaunchedOperator(
     "scaled_dsd",
     f"(Tensor x, Tensor weight, Tensor scale, {_SCHEMA}",
