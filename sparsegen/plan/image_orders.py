@@ -63,6 +63,7 @@ class Reordered:
             zeros.
         needed: which pixels are needed, along rows and columns, by a mask of blocks; None for all.
         fills: write zeros where no pixel is needed; if not, memory stays as it is there. Planes are always filled.
+        beyond: channels of a pixel that planes leave out, behind the images' own.
     """
 
     shape: tuple[int, int, int, int]
@@ -70,12 +71,18 @@ class Reordered:
     to: ImageLayout
     needed: tuple[Reading, Reading] | None = None
     fills: bool = False
+    beyond: int = 0
 
     @property
     def stored_channels(self) -> int:
         """Channels of a pixel with channels innermost: a multiple of `VECTOR`, if that is what is written."""
         channels = self.shape[3]
-        return channels if self.to.has_planes else round_up(channels, VECTOR)
+        return channels + self.beyond if self.to.has_planes else round_up(channels, VECTOR)
+
+    @property
+    def written_channels(self) -> int:
+        """Channels of an image that is written."""
+        return self.shape[3] if self.to.has_planes else self.stored_channels
 
     @property
     def entry(self) -> str:
@@ -96,7 +103,9 @@ class Reordered:
         if self.is_few:
             return Launch.flat(min(images * rows * columns, MOST_BLOCKS * THREADS), THREADS)
         tiles = images * rows * ceil_div(columns, PIXELS)
-        return Launch((min(tiles, MOST_BLOCKS), ceil_div(self.stored_channels, CHANNELS), 1), (THREADS, 1, 1))
+        return Launch(
+            (min(tiles, MOST_BLOCKS), ceil_div(self.written_channels, CHANNELS), 1), (THREADS, 1, 1)
+        )
 
     @property
     def sizes(self) -> list[int]:
@@ -126,7 +135,7 @@ class Reordered:
         share = self.share(density)
         written = 1.0 if self.fills or self.to.has_planes else share
         bytes_moved = (
-            images * rows * columns * ITEM_BYTES * (share * channels + written * self.stored_channels)
+            images * rows * columns * ITEM_BYTES * (share * channels + written * self.written_channels)
         )
         rates = device.expected_rates
         return rates.launch_us + bytes_moved / rates.copy_bytes_per_us

@@ -165,6 +165,12 @@ def test_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
         problem(layout=ImageLayout.NHWC, channels=77, filter_size=5), h200
     )
     assert padded is not None and padded.channels == 80
+    for layout, filters in (
+        (ImageLayout.NCHW, 48),
+        (ImageLayout.NHWC, 43),
+    ):  # the result is copied, or is not
+        odd = channels_last.with_channels_last(problem(layout=layout, channels=77, filters=43), h200)
+        assert odd is not None and odd.filters == filters
     for as_it_is in (
         problem(layout=ImageLayout.NHWC),
         problem(dtype="float32"),

@@ -43,10 +43,10 @@ def made(what: Reordered, share: float = 0.2) -> tuple[Array, Array, Array]:
     """Words of a mask, X, and Y as it should be afterwards, in their memory orders."""
     channels = what.shape[3]
     words, needed = drawn(what, share)
-    x = np.random.default_rng(0).integers(1, 1 << 16, what.shape, np.uint16)
+    x = np.random.default_rng(0).integers(1, 1 << 16, (*what.shape[:3], channels + what.beyond), np.uint16)
     filled = needed[..., None] | what.fills | what.to.has_planes
-    y = np.where(needed[..., None], x, np.where(filled, 0, OLD))
-    beyond = np.where(filled, 0, OLD).repeat(what.stored_channels - channels, 3)
+    y = np.where(needed[..., None], x[..., :channels], np.where(filled, 0, OLD))
+    beyond = np.where(filled, 0, OLD).repeat(what.written_channels - channels, 3)
     y = np.concatenate([y, beyond], 3).astype(np.uint16)
     orders = (what.source, x), (what.to, y)
     x, y = (np.ascontiguousarray(a.transpose(0, 3, 1, 2) if o.has_planes else a) for o, a in orders)
@@ -94,9 +94,10 @@ def test_pixels_that_live_outputs_read(
 
 
 def test_results_have_zeros_where_nothing_lives(executor: Executor) -> None:
-    for channels in (3, 40):
+    needed = Reading(30, 8), Reading(75, 1)
+    for channels, beyond in ((3, 0), (40, 0), (67, 5)):
         for share in (0.0, 0.3, 1.0):
-            what = Reordered((2, 30, 75, channels), INNERMOST, PLANES, (Reading(30, 8), Reading(75, 1)))
+            what = Reordered((2, 30, 75, channels), INNERMOST, PLANES, needed, beyond=beyond)
             check(executor, what, share)
 
 

@@ -21,7 +21,7 @@ struct alignas(16) Vector {
 
 struct Images {
   int count, rows, columns, channels;
-  int stored;  // channels of a pixel in the order with channels innermost, a multiple of kVector
+  int stored;  // channels of a pixel in the order with channels innermost, a multiple of kVector where they are written
 
   __device__ __forceinline__ int tiles() const { return (columns + kPixels - 1) / kPixels; }  // of a row
   __device__ __forceinline__ long long pixel(int line, int column) const { return static_cast<long long>(line) * columns + column; }
@@ -159,7 +159,7 @@ __device__ __forceinline__ void few_to_pixels(const Images& size, const Mask& ma
   }
 }
 
-// From pixels to planes; those that are not needed get zeros.
+// From pixels of `stored` channels to planes of the first ones; pixels that are not needed get zeros.
 __device__ __forceinline__ void to_planes(const Images& size, const Mask& mask, const Element* x, Element* y, unsigned* tile, bool* needed) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int first_channel = static_cast<int>(blockIdx.y) * kChannels, lines = size.count * size.rows;
@@ -167,14 +167,14 @@ __device__ __forceinline__ void to_planes(const Images& size, const Mask& mask, 
   for (int number = blockIdx.x; number < lines * size.tiles(); number += gridDim.x) {
     const Tile place(size, number);
     const Word live = needed_pixels(mask, size, place, needed);
-    if (size.channels % kVector == 0) {
+    if (size.stored % kVector == 0) {
       #pragma unroll
       for (int i = 0; i < kPixels * kChannels / kVector / kThreads; ++i) {
         constexpr int kPieces = kChannels / kVector;
         const int piece = static_cast<int>(threadIdx.x) % kPieces, at = i * (kThreads / kPieces) + static_cast<int>(threadIdx.x) / kPieces;
         const int channel = first_channel + piece * kVector;
         if (!(live >> at & 1) || channel >= size.channels) continue;
-        const Vector found = *reinterpret_cast<const Vector*>(x + size.pixel(place.line, place.first + at) * size.channels + channel);
+        const Vector found = *reinterpret_cast<const Vector*>(x + size.pixel(place.line, place.first + at) * size.stored + channel);
         #pragma unroll
         for (int e = 0; e < kVector / 2; ++e) tile[at * kPitch + piece * (kVector / 2) + e] = found.of[e];
       }
@@ -182,7 +182,7 @@ __device__ __forceinline__ void to_planes(const Images& size, const Mask& mask, 
       #pragma unroll
       for (int i = 0; i < kPixels / kWarps; ++i) {
         const int at = i * kWarps + warp;
-        const Element* const from = x + size.pixel(place.line, place.first + at) * size.channels + first_channel;
+        const Element* const from = x + size.pixel(place.line, place.first + at) * size.stored + first_channel;
         #pragma unroll
         for (int channel = lane; channel < kChannels; channel += 32) {
           if ((live >> at & 1) && first_channel + channel < size.channels) elements[at * kPitch * 2 + channel] = from[channel];

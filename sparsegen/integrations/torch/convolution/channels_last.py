@@ -32,8 +32,9 @@ Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor]  # x, the weight, a bias,
 def with_channels_last(problem: MaskedConv2dProblem, device: Device | None) -> MaskedConv2dProblem | None:
     """Returns the convolution with channels innermost, as many as vectors divide, that takes a problem's place.
 
-    None where the problem's own kernel reads whole vectors, was measured on the device, or should take no longer than
-    the copies and that convolution together.
+    Where its result is copied too it has as many filters as vectors divide: kernels store single elements slowly. None
+    where the problem's own kernel reads whole vectors, was measured on the device, or should take no longer than the
+    copies and that convolution together.
 
     Raises:
         DatabaseError, PinsError: see `sparsegen.lookup`.
@@ -45,7 +46,9 @@ def with_channels_last(problem: MaskedConv2dProblem, device: Device | None) -> M
     if not p.layout.has_planes and p.channels == channels:
         return None
     only_live = p.layout.has_planes and p.mask_of is MaskOf.OUTPUT
-    copied = replace(p, layout=ImageLayout.NHWC, channels=channels, rest=Rest.KEPT if only_live else p.rest)
+    filters = round_up(p.filters, VECTOR) if p.layout.has_planes and p.groups.count == 1 else p.filters
+    rest = Rest.KEPT if only_live else p.rest
+    copied = replace(p, layout=ImageLayout.NHWC, channels=channels, filters=filters, rest=rest)
     copies_us = _Copies.of(p, copied).expected_us(p, device)
     return copied if is_faster_copied(p, copied, device, copies_us) else None
 
@@ -55,13 +58,15 @@ class _Copies:
     """The copies of a convolution.
 
     Attributes:
-        filters: the copy of filters that lie in planes, if they get more channels; else they are taken as any kernel
-            takes them.
+        filters: the copy of filters that lie in planes, if they get more channels or others beside them; else they are
+            taken as any kernel takes them.
+        bias: the copy of a bias for those filters.
         result: the copy of a result to planes.
     """
 
     images: Reordered
     filters: Reordered | None
+    bias: Reordered | None
     result: Reordered | None
 
     @classmethod
@@ -74,17 +79,19 @@ class _Copies:
             (p.batch, p.height, p.width, p.channels),
             (p.filters, size.rows, size.columns, p.channels),
         )
-        out = p.batch, p.out_height, p.out_width, p.filters
+        out, beyond = (p.batch, p.out_height, p.out_width, p.filters), copied.filters - p.filters
         live = None if is_of_input else outputs_of(p)
-        return cls(
-            Reordered(shape, p.layout, ImageLayout.NHWC, needed, fills=p.mask_of is MaskOf.INPUT),
-            Reordered(window, ImageLayout.NCHW, ImageLayout.NHWC) if p.channels != copied.channels else None,
-            Reordered(out, ImageLayout.NHWC, ImageLayout.NCHW, live) if p.layout.has_planes else None,
-        )
+        planes, pixels = ImageLayout.NCHW, ImageLayout.NHWC
+        grows = beyond or p.channels != copied.channels
+        filters = Reordered(window, planes, pixels) if grows else None
+        bias = Reordered((1, 1, 1, p.filters), pixels, pixels) if beyond and p.epilogue.has_bias else None
+        result = Reordered(out, pixels, planes, live, beyond=beyond) if p.layout.has_planes else None
+        images = Reordered(shape, p.layout, pixels, needed, fills=p.mask_of is MaskOf.INPUT)
+        return cls(images, filters, bias, result)
 
     def expected_us(self, problem: MaskedConv2dProblem, device: Device) -> float:
         """Microseconds of all copies."""
-        copies = self.images, self.filters, self.result
+        copies = self.images, self.filters, self.bias, self.result
         return sum(copy.expected_us(device, problem.density.share) for copy in copies if copy is not None)
 
 
@@ -109,17 +116,22 @@ class ChannelsLastConvolution:
         copies = _Copies.of(problem, copied)
         filters = copies.filters and replace(copies.filters, source=layout_of(weight))
         self._images = ImageCopy(copies.images, x)
-        self._filters = ImageCopy(filters, weight) if filters else None
+        self._filters = ImageCopy(filters, weight, room=copied.filters) if filters else None
+        self._bias = ImageCopy(copies.bias, x) if copies.bias else None
         self._result = ImageCopy(copies.result, x) if copies.result else None
-        p, found = problem, Result(copied.result(0).shape)
+        p, found = copied, Result(copied.result(0).shape)
         pixels = p.batch, p.out_height, p.out_width, p.filters
         self._empty = empty_tensors(torch, pixels, x.dtype, x.device)
-        like = self._images.empty(), self._filters.empty() if self._filters else weight, bias, words
+        filters_like = self._filters.empty() if self._filters else weight
+        bias_like = self._bias.empty().flatten() if self._bias else bias
+        like = self._images.empty(), filters_like, bias_like, words
         self._convolve = convolve(like, found if self._result else None)
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor) -> Tensor:
         """The convolution, in x's memory format."""
         filters = weight if self._filters is None else self._filters(weight, words)
+        if self._bias is not None and bias is not None:
+            bias = self._bias(bias.reshape(1, -1, 1, 1), words).flatten()
         images = self._images(x, words)
         if self._result is None:
             return self._convolve(images, filters, bias, words)

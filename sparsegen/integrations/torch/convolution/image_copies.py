@@ -24,10 +24,11 @@ class ImageCopy:
         empty: makes a tensor like the copy.
     """
 
-    def __init__(self, what: Reordered, like: Tensor) -> None:
+    def __init__(self, what: Reordered, like: Tensor, room: int = 0) -> None:
         """
         Args:
             like: tensor of the dtype and on the device of those that come.
+            room: images that the copy has memory for, if these are more; of those beyond nothing is written.
         """
         device = kernel_device(like)
         assert device is not None
@@ -35,7 +36,7 @@ class ImageCopy:
         self._launch.bound()  # compiled and loaded, which no capture may do
         images, rows, columns, _ = what.shape
         self._order, order = map(memory_format_of, (what.source, what.to))
-        sides = images, what.stored_channels, rows, columns
+        sides = max(images, room), what.written_channels, rows, columns
         self.empty = empty_tensors(torch, sides, like.dtype, like.device, order)
         self._stream = current_stream(like)
         self._is_masked = what.needed is not None
