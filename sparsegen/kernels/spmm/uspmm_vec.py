@@ -44,6 +44,7 @@ BANK_UNITS = BANK_BYTES // UNIT_BYTES
 QUARTILE = 0.75
 ABOVE_MEAN = 0.67  # standard deviations, of what three quarters of normally distributed lengths stay below
 WITH_REST = 1 - QUARTILE  # fraction of the rows that have a rest, if ELL is that wide
+ELEMENT_STORE_CYCLES = 3.3  # cycles of an element of C that is stored alone, a sector each
 STRIDED_PRODUCT_CYCLES = 0.11  # cycles of an element of a column-major B that is gathered
 ADDRESS_REGISTERS, GATHERING_REGISTERS = 18, 24  # registers of a thread besides sums and loads
 MOST_VARIATION = 1.0  # row-length CoV up to which ELL with a rest is tried
@@ -335,6 +336,8 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
                 cycles += products * STRIDED_PRODUCT_CYCLES
             if not is_aligned:
                 cycles += products * costs.unaligned
+        if problem.layout is Layout.ROW and not is_aligned:
+            cycles += most * problem.n / columns * ELEMENT_STORE_CYCLES
         if c.k_splits > 1:
             cycles += most * c.tile_n * c.k_splits * costs.sum
         if has_rest:
