@@ -214,6 +214,20 @@ def test_values_are_rounded(place: str) -> None:
         convert(nn.Sequential(nn.Linear(8, 8)), sparsity=0.5, group=32)
 
 
+def test_rounded_layers_keep_their_dtype_and_the_report_says_which_take_codes() -> None:
+    model = nn.Sequential(nn.Linear(64, 40), nn.LayerNorm(40), nn.Linear(40, 8)).eval()
+    bias, x = model[0].bias.clone(), torch.randn(5, 64)
+    report = convert(model, sparsity=0.5, value_type="int4", group=32)
+    assert model[0].dtype is torch.float32 and torch.equal(model[0].bias, bias)
+    assert report.wide == ("0", "2") and "0, 2 multiply by the unquantised values" in str(report)
+    with torch.no_grad():
+        wide = model(x)
+        torch.testing.assert_close(model.half()(x.half()), wide.half(), rtol=2e-2, atol=2e-2)
+    assert model[0].takes_codes
+    halves = nn.Sequential(nn.Linear(64, 40)).half()
+    assert "unquantised" not in str(convert(halves, sparsity=0.5, value_type="int4", group=32))
+
+
 def test_rounded_layers_are_decided_inside_the_model(place: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).half().eval()

@@ -144,7 +144,7 @@ def test_a_matrix_from_a_file_and_a_layer_for_one_number_of_tokens() -> None:
 
 
 def test_inputs_have_gradients() -> None:
-    layer = QuantizedLinear.from_sparse(sparse(torch.float32), ROUNDINGS[0]).float()
+    layer = QuantizedLinear.from_sparse(sparse(torch.float32), ROUNDINGS[0])
     x = torch.randn(2, 96, requires_grad=True)
     layer(x).sum().backward()
     torch.testing.assert_close(x.grad, layer.to_dense().weight.sum(0).expand(2, -1))

@@ -88,7 +88,7 @@ def convert(
         capture: time the model as a CUDA graph with the example inputs. Without, calls from Python are timed, in which
             a layer's time on the host counts too: for models that will be called so.
         value_type, group, symmetric: round the linear layers' weights to codes and scales (`QuantizedLinear`), for
-            inference; see `sparsegen.quantize`. 1 × 1 convolutions keep theirs. Without example inputs no estimate
+            inference; see `sparsegen.quantize`. Layers keep their dtype: codes are multiplied in 16 bits alone. 1 × 1 convolutions keep theirs. Without example inputs no estimate
             leaves a layer dense: each races its codes, the unquantised values and a dense product at its first call
             with a number of tokens.
         device, db: see `sparsegen.prepare`, for the times; the layers look into this database too.
@@ -173,10 +173,17 @@ def conversion_report(
     )
     order = {name: i for i, (name, _) in enumerate(model.named_modules())}
     dense_layers = tuple(sorted(left.values(), key=lambda d: order[d.name]))
-    report = ConversionReport(tuple(tokens), assumes_tokens, converted, dense_layers, found, pruned_again)
+    wide = tuple(
+        layer.name
+        for layer in converted
+        if isinstance(of := ready[layer.name], QuantizedLinear) and not of.takes_codes
+    )
+    report = ConversionReport(
+        tuple(tokens), assumes_tokens, converted, dense_layers, found, pruned_again, wide
+    )
     log.info("%s", report.summary)
-    if pruned_again:
-        log.warning("%s", report.said_of_pruning)
+    for warning in filter(None, (report.said_of_pruning, report.said_of_wide)):
+        log.warning("%s", warning)
     return report
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from sparsegen.dispatch.pruned_times import LayerTime
@@ -11,7 +12,7 @@ from sparsegen.integrations.torch.models.in_situ import InSitu
 from sparsegen.operators import Quantization
 from sparsegen.system.json_object import Json
 
-NAMES_SHOWN = 3  # names shown of layers that stay dense for one reason
+NAMES_SHOWN = 3  # names shown of layers of which one thing is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class ConversionReport:
         converted, dense: the layers, in the model's order.
         pruned_again: converted layers that had been pruned before, and were by this call once more.
         in_situ: the decision inside the model; None without example inputs.
+        wide: rounded layers of a dtype in which no codes are multiplied.
     """
 
     tokens: tuple[int, ...]
@@ -70,17 +72,26 @@ class ConversionReport:
     dense: tuple[DenseLayer, ...]
     in_situ: InSitu | None = None
     pruned_again: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
 
     @property
     def said_of_pruning(self) -> str:
         """Warns that layers were pruned twice, and says how to keep their former zeros; empty if none were."""
         if not self.pruned_again:
             return ""
-        names, others = self.pruned_again[:NAMES_SHOWN], len(self.pruned_again) - NAMES_SHOWN
-        more = f" and {others} more" if others > 0 else ""
         return (
-            f"{', '.join(names)}{more} had been pruned before, and now once more: "
+            f"{_names(self.pruned_again)} had been pruned before, and now once more: "
             "convert(model) without a sparsity keeps the zeros that are there"
+        )
+
+    @property
+    def said_of_wide(self) -> str:
+        """Warns that codes are not multiplied, and says how they are; empty if all that are there are."""
+        if not self.wide:
+            return ""
+        return (
+            f"{_names(self.wide)} multiply by the unquantised values, as codes are multiplied in float16 and bfloat16: "
+            "model.half() makes the model one of float16"
         )
 
     @property
@@ -128,16 +139,14 @@ class ConversionReport:
                 f"  {layer.name}: {out_features} × {in_features}, {layer.sparsity:.1%} sparse"
                 f"{_with(layer.activation)}{_rounded(layer)}{self._said(layer)}"
             )
-        lines += [f"  {self.said_of_pruning}"] if self.pruned_again else []
+        lines += [f"  {said}" for said in (self.said_of_pruning, self.said_of_wide) if said]
         lines += [f"  {', '.join(names)} read one tensor: one launch" for names in self.shared_launches]
         alike: dict[tuple[str, str], list[str]] = defaultdict(list)
         for left in self.dense:
             alike[left.kind, left.reason].append(left.name)
         for (kind, reason), names in alike.items():
-            others = len(names) - NAMES_SHOWN
-            more = f" and {others} more" if others > 0 else ""
             stay = "stays" if len(names) == 1 else "stay"
-            lines.append(f"  {', '.join(names[:NAMES_SHOWN])}{more} ({kind}) {stay} dense: {reason}")
+            lines.append(f"  {_names(names)} ({kind}) {stay} dense: {reason}")
         return "\n".join(lines)
 
     def _said(self, layer: ConvertedLayer) -> str:
@@ -155,6 +164,7 @@ class ConversionReport:
             "assumes_tokens": self.assumes_tokens,
             "summary": self.summary,
             "pruned_again": list(self.pruned_again),
+            "wide": list(self.wide),
             "converted": [
                 {
                     "name": layer.name,
@@ -172,6 +182,12 @@ class ConversionReport:
             "in_situ": None if self.in_situ is None else asdict(self.in_situ),
             "dense": [{"name": d.name, "kind": d.kind, "reason": d.reason} for d in self.dense],
         }
+
+
+def _names(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    others = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {others} more" if others > 0 else "")
 
 
 def _with(activation: Activation) -> str:

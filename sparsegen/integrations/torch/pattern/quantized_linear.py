@@ -101,6 +101,8 @@ class QuantizedLinear(SparseLinear):
     def from_sparse(cls, layer: SparseLinear, rounding: Quantization) -> QuantizedLinear:
         """Rounds the values of a layer, in its place; it stays as it is, and they share its pattern.
 
+        The new layer has its dtype; codes are multiplied once that is float16 or bfloat16 (`takes_codes`).
+
         Raises:
             ConfigError: scales that its dtype does not hold: see `sparsegen.quantize`.
             OperandError: arguments of other kinds.
@@ -109,7 +111,8 @@ class QuantizedLinear(SparseLinear):
         arguments.instance(rounding, Quantization, "rounding", OperandError)
         weight = layer.pattern.matrix.with_values(layer.values.detach().float().cpu().numpy())
         matrix = quantized_as(rounding, weight, DTYPES[_narrow(layer.values.dtype)])
-        made = cls._of(matrix, layer.pattern, layer.bias, layer.activation, layer.values.device)
+        device, dtype = layer.values.device, layer.values.dtype
+        made = cls._of(matrix, layer.pattern, layer.bias, layer.activation, device, dtype)
         made.rounding_error = matrix.rounding_error(weight)
         keep_hooks(layer, made)
         return made.train(layer.training)
@@ -147,8 +150,9 @@ class QuantizedLinear(SparseLinear):
         bias: Tensor | None,
         activation: Activation,
         device: torch.device | str | None,
+        dtype: torch.dtype | None = None,
     ) -> QuantizedLinear:
-        dtype = getattr(torch, matrix.dtype.value)
+        dtype = getattr(torch, matrix.dtype.value) if dtype is None else dtype
         made = cls(
             pattern, matrix.rounding, bias=bias is not None, activation=activation, device=device, dtype=dtype
         )
@@ -178,6 +182,11 @@ class QuantizedLinear(SparseLinear):
         return self.scales.dtype
 
     @property
+    def takes_codes(self) -> bool:
+        """True of a dtype in which codes are multiplied; others take the unquantised values."""
+        return _narrow(self.dtype) is self.dtype
+
+    @property
     def values(self) -> Tensor:  # type: ignore[override,unused-ignore]  # a parameter of layers that train
         """The nonzeros of W, row by row, rounded to the scales' dtype; kept until codes or scales change."""
         if asked(self.codes, self.scales) is Asked.MORE:  # a trace: its tensors are none to keep
@@ -201,7 +210,7 @@ class QuantizedLinear(SparseLinear):
         Raises:
             OperandError: a layer of another dtype than float16 and bfloat16.
         """
-        if _narrow(self.dtype) is not self.dtype:
+        if not self.takes_codes:
             raise OperandError(
                 f"codes are multiplied in float16 or bfloat16: .half() the layer ({self.dtype})"
             )
