@@ -87,7 +87,7 @@ def pruned_layers(
 
     Raises:
         PruningError: no layer is like that, a share out of range, or a glob that matches nothing.
-        MatrixError: a tensor that cannot be read, or that holds NaN or infinity.
+        MatrixError: a tensor that cannot be read.
     """
     if not 0 <= least_sparsity <= 1:
         raise PruningError(f"a sparsity lies in [0, 1], got {least_sparsity}")
@@ -106,6 +106,8 @@ def pruned_layers(
             reasons[spec.name] = "no weight is left"
         elif sparsity < least_sparsity:
             reasons[spec.name] = f"{sparsity:.1%} zeros"
+        elif not np.isfinite(values).all():
+            reasons[spec.name] = "NaN or infinity among its weights"
         else:
             matrix = as_csr(values, source=f"{weights.source}, tensor {spec.name!r}")
             found[spec.name] = PrunedLayer(spec, Features.of(matrix), matrix.fingerprint())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparsegen.errors import MatrixError, PruningError
+from sparsegen.errors import PruningError
 from sparsegen.matrix.formats import as_csr
 from sparsegen.pruning.pruned_layers import matrix_of, pruned_layers
 from sparsegen.pruning.weights import NumpyWeights
@@ -70,8 +70,12 @@ def test_no_pruned_layer_is_told_with_what_there_is() -> None:
         pruned_layers(NumpyWeights(MODEL), least_sparsity=1.5)
 
 
-def test_a_weight_that_is_no_number_is_refused() -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_layer_with_a_weight_that_is_no_number_keeps_no_other_one_out(value: float) -> None:
     broken = weight(8, 16, 0.5)
-    broken[broken != 0] = np.nan
-    with pytest.raises(MatrixError, match="tensor 'w'"):
+    broken[broken != 0] = value
+    found = pruned_layers(NumpyWeights({"w": broken, "whole": weight(8, 16, 0.5)}))
+    assert [layer.name for layer in found.layers] == ["whole"]
+    assert [(o.name, o.reason) for o in found.others] == [("w", "NaN or infinity among its weights")]
+    with pytest.raises(PruningError, match=r"no pruned layer.*w \(NaN or infinity"):
         pruned_layers(NumpyWeights({"w": broken}))
