@@ -37,6 +37,7 @@ from sparsegen.tuning_db.records import (
     Workload,
 )
 from sparsegen.tuning_db.rules import NO_RULES, Rules
+from sparsegen.tuning_db.schema_versions import refuse_published
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.sqlite_reader import SqliteReader, open_sqlite, tables_of
 
@@ -244,10 +245,18 @@ def open_to_read(place: str | Path) -> SqliteReader | Store:
 
 
 def open_existing(place: str | Path) -> Layer:
-    """The database there for reading, as `open_to_read`; one without records where there is none yet."""
+    """The database there, which a search is to write, for reading; one without records where there is none yet.
+
+    Raises:
+        DatabaseReadOnlyError: it is a published layer.
+        DatabaseError: else as `open_to_read`.
+    """
     path = Location.parse(place).path
-    if path is not None and not tables_of(path):
-        return MemoryLayer([], [])
+    if path is not None:
+        tables = tables_of(path)
+        refuse_published(tables, path)
+        if not tables:
+            return MemoryLayer([], [])
     return open_to_read(place)
 
 

@@ -8,8 +8,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tuning_fakes
@@ -40,6 +42,7 @@ from sparsegen.tuning.search.listing import Lister
 from sparsegen.tuning.search.search import Search
 from sparsegen.tuning.space import Space
 from sparsegen.tuning.tuner import Budget, Effort, Phase, Status, tune
+from sparsegen.tuning_db import sqlite_files
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.published import Tools, publish
 from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant
@@ -398,6 +401,23 @@ def test_a_published_layer_is_refused_before_the_search(store: Store, tmp_path: 
             budget=Budget(trials=trials), progress=lambda status, measurement=None: told.append(status),
         )  # fmt: skip
     assert told == [] and layer.read_bytes() == before
+
+
+def test_a_file_is_opened_once_to_see_what_it_is_and_once_to_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, opened, connect = tmp_path / "tuning.db", [], sqlite_files.connect
+    Store.open(file).close()
+
+    def counted(path: Path, **options: Any) -> Any:
+        opened.append(path)
+        return connect(path, **options)
+
+    monkeypatch.setattr(sqlite_files, "connect", counted)
+    with ExitStack() as resources:
+        known, _ = parts.databases(file, resources)
+        assert not known.all_measurements()
+    assert opened == [file] * 2
 
 
 def test_operands_that_memory_does_not_hold_are_refused(

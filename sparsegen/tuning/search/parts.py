@@ -41,10 +41,8 @@ from sparsegen.tuning_db.layers import Layers, open_existing
 from sparsegen.tuning_db.location import Location
 from sparsegen.tuning_db.ranking import best
 from sparsegen.tuning_db.records import Measurement, Workload
-from sparsegen.tuning_db.schema_versions import refuse_published
 from sparsegen.tuning_db.seeds_reader import seeds
 from sparsegen.tuning_db.sqlite_files import check_file
-from sparsegen.tuning_db.sqlite_reader import tables_of
 from sparsegen.verify.verifier import COMPARING
 
 if TYPE_CHECKING:
@@ -241,7 +239,6 @@ def databases(store: Store | str | Path, resources: ExitStack) -> tuple[Layer, F
         return store, written
     if (file := Location.parse(store).path) is not None:
         check_file(file, read_only=False)
-        refuse_published(tables_of(file), file)
     known = open_existing(store)
     resources.callback(known.close)
     return known, written
