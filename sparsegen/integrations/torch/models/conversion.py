@@ -88,9 +88,9 @@ def convert(
         capture: time the model as a CUDA graph with the example inputs. Without, calls from Python are timed, in which
             a layer's time on the host counts too: for models that will be called so.
         value_type, group, symmetric: round the linear layers' weights to codes and scales (`QuantizedLinear`), for
-            inference; see `sparsegen.quantize`. Layers keep their dtype: codes are multiplied in 16 bits alone. 1 × 1 convolutions keep theirs. Without example inputs no estimate
-            leaves a layer dense: each races its codes, the unquantised values and a dense product at its first call
-            with a number of tokens.
+            inference; see `sparsegen.quantize`. Layers keep their dtype: codes are multiplied in 16 bits alone. 1 × 1
+            convolutions keep their weights. Without example inputs no estimate leaves a layer dense: each races its
+            codes, the unquantised values and a dense product at its first call with a number of tokens.
         device, db: see `sparsegen.prepare`, for the times; the layers look into this database too.
 
     Raises:
