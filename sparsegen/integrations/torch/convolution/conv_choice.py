@@ -24,6 +24,7 @@ from sparsegen.integrations.torch.convolution.conv_problem import (
     sides_of,
     zero_outside,
 )
+from sparsegen.integrations.torch.convolution.cudnn_search import fastest_algorithms
 from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.integrations.torch.convolution.zeroed_pixels import zeroed
@@ -110,7 +111,7 @@ def dense_convolution(
     *,
     at_once: bool = False,
 ) -> Tensor:
-    """The same by PyTorch's convolution, with its gradients.
+    """The same by PyTorch's convolution, with its gradients, and by cuDNN's fastest algorithm.
 
     Args:
         sides: rows and columns of stride, padding, dilation and of a block of the mask.
@@ -120,7 +121,7 @@ def dense_convolution(
     order = memory_format(x)
     if mask_of is MaskOf.ANY_INPUT:
         x = zeroed(x.clone(), mask, block) if at_once else zero_outside(x, mask, block)
-    with without_autocast(x):
+    with without_autocast(x), fastest_algorithms(x):
         found = functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
     if relu:
         found = found.relu_() if at_once else found.relu()

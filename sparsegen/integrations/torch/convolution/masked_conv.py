@@ -70,8 +70,9 @@ def masked_conv2d(
         block: pixels of a block of the mask: a number, two, or text such as ``"8x16"``.
         density: the expected share of live blocks, by which the kernel is chosen.
         relu: set negative results to zero. It needs a bias.
-        dense: use PyTorch's own convolution, and set its result to zero outside the mask. ``"auto"``: if it takes less
-            time, which is tried when sizes are first met on a GPU (`sparsegen.measure.decision`).
+        dense: use PyTorch's own convolution, by the algorithm that cuDNN finds fastest, and set its result to zero
+            outside the mask. ``"auto"``: if it takes less time, which is tried when sizes are first met on a GPU
+            (`sparsegen.measure.decision`).
 
     Returns:
         images × filters × height × width, in x's memory format.
