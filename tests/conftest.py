@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import time
 from collections.abc import Generator, Iterator
@@ -18,7 +19,7 @@ import pytest
 from patience import LONG
 from recorder import Observer, Recorder, Unrecorded, Watch, import_everything
 from rings import FAST, LEFT_OUT, sort_into_rings
-from sharing import DISTRIBUTION, IS_WORKER, heaviest_first, scheduler, share_out_devices
+from sharing import DISTRIBUTION, IS_WORKER, heaviest_first, scheduler, share_out_cores, share_out_devices
 
 from sparsegen import backends
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -64,6 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     share_out_devices()
+    if not IS_WORKER and config.getoption("numprocesses", None):
+        share_out_cores(os.environ)
     if find_spec("hypothesis") is not None:  # GPU machines may lack it
         from hypothesis import HealthCheck, settings
 

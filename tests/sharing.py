@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import MutableMapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1, … where there 
 IS_WORKER = bool(WORKER)
 DISTRIBUTION = "loadscope"  # what --dist says
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+LIBRARY_THREADS = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")  # has a folder for each, before anything asks the driver
 SPREAD = (  # files whose tests are dealt out one by one
     "test_contract.py",
@@ -71,6 +73,14 @@ def visible_devices(worker: str, listed: str | None, count: int) -> str | None:
         return None
     first = int(worker.removeprefix("gw")) % len(devices)
     return ",".join(devices[first:] + devices[:first])
+
+
+def share_out_cores(environment: MutableMapping[str, str]) -> None:
+    """Have libraries compute in one thread in each of several processes, which begin with this environment: more
+    threads than cores wait for each other.
+    """
+    for name in LIBRARY_THREADS:
+        environment.setdefault(name, "1")
 
 
 def share_out_devices() -> None:

@@ -11,7 +11,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sharing import DISTRIBUTION, SPREAD, TIMED, heaviest_first, scheduler, scope_of, visible_devices
+from sharing import (
+    DISTRIBUTION,
+    SPREAD,
+    TIMED,
+    heaviest_first,
+    scheduler,
+    scope_of,
+    share_out_cores,
+    visible_devices,
+)
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -151,3 +160,9 @@ def test_processes_that_still_look_for_their_tests_are_passed_over() -> None:
     ran = [*third.given, *instead_of_first.given, *instead_of_second.given]
     assert sorted([first.given[0], second.given[0], *ran]) == [0, 1, 2, 3, 4], "each once"
     assert plan.tests_finished
+
+
+def test_processes_compute_in_one_thread_unless_told_otherwise() -> None:
+    environment = {"OMP_NUM_THREADS": "3"}
+    share_out_cores(environment)
+    assert environment == {"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

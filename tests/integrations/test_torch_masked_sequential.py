@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from cuda_graphs import captured  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations, prune  # noqa: E402
 
@@ -246,11 +247,7 @@ def test_graphs_follow_their_mask() -> None:
         return chain(x, mask)[0], net(x)
 
     with torch.no_grad():
-        run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            found = run()
+        graph, found = captured(run)
         for _ in range(3):
             scores.uniform_(0, 1.0)
             x.normal_()

@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from cuda_graphs import captured  # noqa: E402
+
 from sparsegen import masks  # noqa: E402
 from sparsegen.masks import Reach  # noqa: E402
 
@@ -50,14 +52,8 @@ def test_compiled_whole(name: str) -> None:
 def test_in_a_cuda_graph(name: str) -> None:
     call, given = CALLS[name]
     expected, x = call(given), torch.from_numpy(given).cuda()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        call(x)
-        graph = torch.cuda.CUDAGraph()
-        static = torch.zeros_like(x)
-        with torch.cuda.graph(graph, stream=stream):
-            found = call(static)
-        static.copy_(x)
-        graph.replay()
-    stream.synchronize()
+    static = torch.zeros_like(x)
+    graph, found = captured(lambda: call(static))
+    static.copy_(x)
+    graph.replay()
     np.testing.assert_array_equal(found.cpu().numpy().view(expected.dtype), expected)

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from cuda_graphs import captured  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -225,11 +226,7 @@ def test_a_network_of_layers_is_captured_with_its_map() -> None:
         return layers[1](torch.relu(layers[0](x, points)), points)
 
     with torch.no_grad():
-        run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = run()
+        graph, y = captured(run)
         x.normal_()
         coordinates[:5, 0] = -1  # fewer points
         graph.replay()
