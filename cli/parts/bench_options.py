@@ -34,8 +34,15 @@ def cases_of_matrix(given: MatrixOptions, combinations: Iterable[ProblemOptions]
     path, read = given.file, given.reader
     assert path is not None and read is not None
     shape = read().shape
-    how = given.tensor, given.seed, given.drop_zeros, given.memory_limit, given.transpose
-    pattern = MatrixFile(*shape, str(path.resolve()), *how)
+    pattern = MatrixFile(
+        *shape,
+        str(path.resolve()),
+        given.tensor,
+        given.seed,
+        drop_zeros=given.drop_zeros,
+        memory_limit=given.memory_limit,
+        transpose=given.transpose,
+    )
     told = given.tensor, "without zeros" * given.drop_zeros, "transposed" * given.transpose
     label = " ".join(filter(None, (path.name, *told)))
     problems = dict.fromkeys(options.problem(shape) for options in combinations)
