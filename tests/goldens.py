@@ -350,6 +350,7 @@ PROBLEMS: dict[str, Problem] = {
     "dsd-transposed-fp16-small": DsdTransposedProblem(
         M, K, 64, DType.FLOAT16, Block(32, 16), y_layout=Layout.COLUMN
     ),
+    "dsd-transposed-fp16-odd": DsdTransposedProblem(M, K, 63, DType.FLOAT16, Block(32, 16)),
     "sdd-fp16-small": SddProblem(M, K, 64, DType.FLOAT16, Block(16, 32), w_layout=Layout.COLUMN),
     "sdd-bf16-small": SddProblem(M, K, 64, DType.BFLOAT16, Block(32, 32), batch=4, rest=Rest.KEPT),
     "conv-fp16-bias-relu": MaskedConv2dProblem(
