@@ -143,23 +143,21 @@ class MaskedTiles(Family[P, C]):
     def _usual(self, problem: P) -> Iterator[C]:
         """Tiles, none of which is mostly padding, with steps of two products or more."""
         side, size = Side.of(problem), problem.dtype.itemsize
-        # Loads that pass through registers are faster all at once than between products, and few at a time.
-        held = min(self._vectors(problem)) * size < LEAST_ASYNC
-        can_wait = not held and problem.dtype is not DType.FLOAT32
+        # Loads of single words, or by way of registers, are many: they are faster all at once than between products.
+        can_wait = min(self._vectors(problem)) * size > LEAST_ASYNC and problem.dtype is not DType.FLOAT32
         for tile_m, tile_n, warps_m, warps_n in TILES:
             if tile_m >= 2 * max(32, side.rows) or tile_n >= 2 * max(32, side.columns):
                 continue
             for step, stages, ahead in STEPS:
-                if not held or step < 128:
-                    yield self.config_type(
-                        tile_m=tile_m,
-                        tile_n=tile_n,
-                        step=step // size,
-                        warps_m=warps_m,
-                        warps_n=warps_n,
-                        stages=stages,
-                        ahead=ahead and can_wait,
-                    )
+                yield self.config_type(
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    step=step // size,
+                    warps_m=warps_m,
+                    warps_n=warps_n,
+                    stages=stages,
+                    ahead=ahead and can_wait,
+                )
 
     def published(self, problem: P) -> tuple[C, ...]:
         """Tiles of masks of 128 × 128 blocks (Lo, section 4.1), whose contraction goes in steps of half a block (3.3).

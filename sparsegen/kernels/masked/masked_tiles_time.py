@@ -30,16 +30,17 @@ from sparsegen.system.integers import round_up
 PRODUCT_BYTES = 32  # bytes of the contraction in one tensor-core instruction
 TF32_PRODUCTS = 3  # products that `tensor_products_per_us` assumes for a float32 product, which is one here
 MOST_REGISTERS = 255  # of a thread
-# Fitted on an H200 and an H100 (352 times of float16, bfloat16 and TF32, 2026-11-29; standard deviation 22 %):
+# Fitted on an H200 and an H100 (660 times of float16, bfloat16 and TF32; of one problem's, standard deviation 20 %):
 # microseconds of the kernel's start and of a block's; those in which a thread begins one of its first copies, for
-# which instructions have yet to come; those until a copy has come, of which each stage on its way hides a part; and
-# those in which a sampled tile looks at one block of the mask.
+# which instructions have yet to come; those until a copy has come, of which each stage on its way hides a part; those
+# in which a sampled tile looks at one block of the mask; and those of an element in a thread's registers.
 START_US, BLOCK_US, FIRST_US = 0.7, 0.35, 0.006
-ARRIVAL_US, LOOK_US = 0.645, 0.32
+ARRIVAL_US, LOOK_US, HELD_US = 0.8, 0.32, 0.015
 # Likewise, in a cycle of a multiprocessor: bytes that it copies from the L2, and that pass through its shared memory;
 # and cycles in which a warp begins a copy, and in which it stores a vector of the result.
 COPIED_PER_CYCLE, SHARED_PER_CYCLE = 19.0, 59.0
 BEGUN_CYCLES, STORED_CYCLES = 2.9, 18.0
+LEAST_COLUMNS, WIDER = 16, 0.25  # of a warp; exponent by which storing one by one takes longer in wider ones
 ACROSS = 0.43  # further bytes of shared memory for each of a TF32 fragment that lies across the contraction
 UNEVEN = 2.2  # standard deviations by which the longest row of the mask is longer than the mean
 # Further multiples of a step's time, by the share of a thread's registers that it lacks; and by how much the compiler
@@ -102,8 +103,7 @@ def tiles_us(
     """
     c, rates, share = config, device.expected_rates, problem.density.share
     size, threads = problem.dtype.itemsize, threads_of(c)
-    warps, products = threads // WARP, c.step * size // PRODUCT_BYTES
-    warp_m, warp_n = c.tile_m // c.warps_m, c.tile_n // c.warps_n
+    warps, warp_m, warp_n = threads // WARP, c.tile_m // c.warps_m, c.tile_n // c.warps_n
 
     # Of tiles, or of a tile's steps, those with any live block; and of these what a warp, and a block, takes part in.
     mask_rows, mask_columns = max(1, c.tile_m // side.row_block), max(1, c.tile_n // side.inner_block)
@@ -111,7 +111,7 @@ def tiles_us(
         warp_blocks = max(1, warp_m // side.row_block) * max(1, warp_n // side.inner_block)
         live, mean, longest = any_live(share, mask_rows * mask_columns), 1.0, 1.0
         of_block, of_warp = share / live, any_live(share, warp_blocks) / live
-        of_a, first_us = 1.0, LOOK_US * live / share
+        of_a, first_us = 1.0, ARRIVAL_US + LOOK_US * live / share
     else:
         live, mean = 1.0, any_live(share, mask_rows)
         longest = min(1.0, mean + UNEVEN * math.sqrt(mean * (1 - mean) * side.inner_block / side.inner))
@@ -141,13 +141,15 @@ def tiles_us(
     parts = [idle * begun, idle * multiplied, written + of_warp * read]
     alone = (max(parts) if warps > SCHEDULERS else sum(parts)) / rates.clock_mhz
     wait = max(ARRIVAL_US / (c.stages - 1), alone)
-    if min(vectors) * size < LEAST_ASYNC:  # some loads pass through registers, and products wait for them
-        wait += ARRIVAL_US * (products if c.ahead else 1)
+    held = sum(n for n, vector in zip(loads, vectors, strict=True) if vector * size < LEAST_ASYNC)
+    if held:  # these pass through registers, and products wait for them
+        wait += ARRIVAL_US + HELD_US * held
     needed = registers_of(side, c, sum(loads))
     most = min(MOST_REGISTERS, REGISTERS_PER_MULTIPROCESSOR // threads)
     slower = 1 + SPILLED * lacking_share(needed, round(SAVED * most))
-    pair = 2 if side.columns % 2 == 0 and not side.by_columns else 1
-    stored = stored_cycles(side, c.tile_m, c.tile_n) * 2 / pair / rates.clock_mhz
+    stored = stored_cycles(side, c.tile_m, c.tile_n) / rates.clock_mhz
+    if side.columns % 2 or side.by_columns:  # one by one
+        stored *= 2 * (warp_n / LEAST_COLUMNS) ** WIDER
     kept = side.samples and not side.fills
     blocks, steps = max(1, math.ceil(tiles * live / device.multiprocessors)), max(1.0, side.inner / c.step)
     first_us += FIRST_US * of_thread * (c.stages - 1 if c.ahead else min(c.stages - 1, mean * steps))
