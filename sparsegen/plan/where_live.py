@@ -19,7 +19,7 @@ from sparsegen.plan.plain_launcher import plain_launchers
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-ROWS = 4  # rows of a thread, as in where_live.cu
+LEAST_ROWS, MOST_ROWS = 4, 16  # rows of a thread, by its width, as in where_live.cu
 MOST_THREADS = 128
 VECTOR_BYTES = 16
 MOST_BLOCKS = 65535  # blocks of a grid along y, and matrices of a batch along z
@@ -68,7 +68,8 @@ class WhereLive:
     @property
     def groups(self) -> int:
         """Groups of rows that a thread takes at once, within rows of blocks."""
-        return ceil_div(self.shape[0], self.block[0]) * ceil_div(self.block[0], ROWS)
+        rows = max(LEAST_ROWS, MOST_ROWS // self.width)
+        return ceil_div(self.shape[0], self.block[0]) * ceil_div(self.block[0], rows)
 
     @property
     def launch(self) -> Launch:

@@ -1,7 +1,9 @@
 // Y = scale · X where the block of an element is live, by the packed mask (sparsegen/matrix/block_mask.py). Elsewhere Y gets zeros,
 // or stays as it is. Dead blocks of X are not read. No X stands for Y: its live blocks stay as they are.
-constexpr int kRows = 4;  // of a thread, all in one row of blocks
 constexpr int kWordBits = 64;
+
+// Rows of a thread, all in one row of blocks: more where it takes fewer neighbours, so that enough bytes are on their way.
+constexpr int rows_of(int width) { return width < 4 ? 16 / width : 4; }
 
 #include "early_start.cuh"
 #include "vector.cuh"
@@ -17,10 +19,11 @@ struct Sizes {
   int groups;          // of rows, all rows of blocks together
 };
 
-// A thread takes kWidth neighbours, within one block, of kRows rows. The grid's y goes over groups of rows, its z over the batch.
+// A thread takes kWidth neighbours, within one block, of some rows. The grid's y goes over groups of rows, its z over the batch.
 template <class T, int kWidth>
 __device__ __forceinline__ void copy_live(const Sizes& size, bool fills_dead, float scale, const Word* mask, const T* x, T* y) {
   using Part = typename Moved<T, kWidth>::Type;
+  constexpr int kRows = rows_of(kWidth);
   const int column = (blockIdx.x * blockDim.x + threadIdx.x) * kWidth;
   if (column >= size.columns) return;
   const int block = column / size.block_columns, in_block = (size.block_rows + kRows - 1) / kRows;
