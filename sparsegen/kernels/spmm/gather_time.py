@@ -11,6 +11,7 @@ from sparsegen.system.integers import round_up
 
 T = TypeVar("T")
 LARGE_TILE_BYTES = 600_000  # bytes of B's tile beyond which rows that run together do not share what L1 holds
+SECTOR_STORE_CYCLES = 3.3  # cycles of a multiprocessor for a sector of which a warp stores an element or two
 
 
 def idle_share(blocks: int, device: Device) -> float:
@@ -21,6 +22,17 @@ def idle_share(blocks: int, device: Device) -> float:
 def missing_share(tile_bytes: int, held_bytes: int) -> float:
     """Fraction of a tile of B that misses a cache of ``held_bytes``."""
     return max(0.0, 1 - held_bytes / max(1, tile_bytes))
+
+
+def lone_store_cycles(elements: float, threads: int) -> float:
+    """Cycles of a multiprocessor to store elements of C where its rows begin at no whole chunk.
+
+    A thread then stores a chunk of 16 bytes element by element, and shares sectors of 32 with one neighbour at most.
+
+    Args:
+        threads: neighbouring threads that have chunks of the same row.
+    """
+    return elements / min(threads, 2) * SECTOR_STORE_CYCLES
 
 
 def work_us(cycles: float, l2_bytes: float, memory_bytes: float, device: Device) -> float:

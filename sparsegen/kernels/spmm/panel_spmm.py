@@ -21,6 +21,7 @@ from sparsegen.kernels.layouts.limits import (
 from sparsegen.kernels.layouts.padding import stored_values
 from sparsegen.kernels.layouts.rows import align_runs, order_rows
 from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.kernels.spmm.gather_time import lone_store_cycles
 from sparsegen.kernels.spmm.panel_entries import (
     BANK_BYTES,
     CHUNK_BYTES,
@@ -332,6 +333,9 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         loaded = max(device.multiprocessors, blocks) * problem.k * c.tile_n * itemsize
         contiguous = problem.n if problem.layout is Layout.ROW else problem.k
         is_aligned = contiguous * itemsize % CHUNK_BYTES == 0
+        if problem.layout is Layout.ROW and not is_aligned:
+            stored = items * problem.m * problem.n / device.multiprocessors
+            chain += lone_store_cycles(stored, c.threads_per_row // c.row_splits)
         return (
             rates.launch_us
             + costs.start_us

@@ -30,6 +30,7 @@ from sparsegen.kernels.layouts.limits import (
 from sparsegen.kernels.layouts.loads import indices_fit
 from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.packed import Packed
+from sparsegen.kernels.spmm.gather_time import lone_store_cycles
 from sparsegen.kernels.spmm.uspmm_vec_config import UspmmVecConfig, gathered, halved, tiled
 from sparsegen.kernels.spmm.uspmm_vec_costs import COSTS
 from sparsegen.matrix.features import Features
@@ -44,7 +45,6 @@ BANK_UNITS = BANK_BYTES // UNIT_BYTES
 QUARTILE = 0.75
 ABOVE_MEAN = 0.67  # standard deviations, of what three quarters of normally distributed lengths stay below
 WITH_REST = 1 - QUARTILE  # fraction of the rows that have a rest, if ELL is that wide
-ELEMENT_STORE_CYCLES = 3.3  # cycles of an element of C that is stored alone, a sector each
 STRIDED_PRODUCT_CYCLES = 0.11  # cycles of an element of a column-major B that is gathered
 ADDRESS_REGISTERS, GATHERING_REGISTERS = 18, 24  # registers of a thread besides sums and loads
 MOST_VARIATION = 1.0  # row-length CoV up to which ELL with a rest is tried
@@ -337,7 +337,7 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
             if not is_aligned:
                 cycles += products * costs.unaligned
         if problem.layout is Layout.ROW and not is_aligned:
-            cycles += most * problem.n / columns * ELEMENT_STORE_CYCLES
+            cycles += lone_store_cycles(most * problem.n / columns, c.threads_per_row)
         if c.k_splits > 1:
             cycles += most * c.tile_n * c.k_splits * costs.sum
         if has_rest:
