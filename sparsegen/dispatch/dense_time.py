@@ -100,10 +100,17 @@ def is_near(problem: SpmmProblem, known: Sequence[Known]) -> bool:
 
 
 def is_aligned(problem: SpmmProblem) -> bool:
-    """True if rows of all three matrices are whole chunks of 16 bytes, or their elements have 32 bits."""
-    p = problem
-    rows = (p.k, p.n) if p.layout is Layout.ROW else (p.k, p.m)
-    return are_whole(p.dtype, (row * p.dtype.itemsize for row in rows))
+    """True if rows of all three matrices are whole chunks of 16 bytes, or their elements have 32 bits.
+
+    Beside a row-major B, A is as well stored by columns (`DenseWeight`).
+    """
+
+    def whole(size: int) -> bool:
+        return are_whole(problem.dtype, [size * problem.dtype.itemsize])
+
+    if problem.layout is Layout.ROW:
+        return whole(problem.n) and (whole(problem.k) or whole(problem.m))
+    return whole(problem.k) and whole(problem.m)
 
 
 def are_whole(dtype: DType, row_bytes: Iterable[int]) -> bool:

@@ -17,7 +17,7 @@ class DenseFill(OwnLaunch):
     def __init__(self, full: Buffer, itemsize: int, places: Buffer, executor: Executor) -> None:
         """
         Args:
-            full: row-major, of elements of 2 or 4 bytes; as a buffer that lives as long as this.
+            full: contiguous, of elements of 2 or 4 bytes; as a buffer that lives as long as this.
             places: int64, of each nonzero the number of its element; likewise.
 
         Raises:

@@ -11,7 +11,7 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
-from sparsegen.operators import HasDense, MaskedProblem
+from sparsegen.operators import HasDense, Layout, MaskedProblem, SpmmProblem
 from sparsegen.operators.base.cost import matrix_bytes
 from sparsegen.plan.dense_calls import DenseCalls
 from sparsegen.plan.dense_weight import DenseWeight
@@ -59,7 +59,10 @@ class DenseLauncher(DenseCalls):
         assert isinstance(problem, HasDense)
         super().__init__(choice, matrix.nnz, device, kept)
         self._multiply, self._pattern, self._given_pattern = problem.dense_result, matrix, pattern
-        self._weight = DenseWeight(matrix, self._type_of(self._result), self._place)
+        # Measured on an H200 with a row-major B, 3920 × 835 × 624 of float16: 12.2 µs by columns, 59.8 by rows, and no
+        # less by padded rows. Beside a column-major B, whose columns have k elements too, either takes as long.
+        by_columns = isinstance(problem, SpmmProblem) and problem.layout is Layout.ROW
+        self._weight = DenseWeight(matrix, self._type_of(self._result), self._place, by_columns=by_columns)
         self._weight.update(matrix.values)
         if value_order is not None:
             self._weight.reorder(value_order)

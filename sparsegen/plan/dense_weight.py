@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,27 +14,34 @@ from sparsegen.plan.dense_fill import DenseFill
 from sparsegen.plan.lasting_tensors import lasting_zeros
 from sparsegen.system.numpy_types import Array
 
+CHUNK_BYTES = 16  # that cuBLAS loads at once where all rows, or columns, are whole ones
+
 
 class DenseWeight:
     """A full m × k tensor whose values at the places of a pattern can be replaced.
 
     Attributes:
-        tensor: m × k, row-major, with zeros outside the pattern.
+        tensor: m × k, with zeros outside the pattern.
     """
 
-    def __init__(self, pattern: CsrMatrix, dtype: Any, place: Any) -> None:
+    def __init__(self, pattern: CsrMatrix, dtype: Any, place: Any, *, by_columns: bool = False) -> None:
         """Zeros; `update` fills the pattern, by default in CSR order.
 
         Args:
             pattern: pattern, whose values play no part.
             dtype, place: the tensor's, of PyTorch.
+            by_columns: column-major, not row-major, if columns begin at larger powers of two of bytes than rows do.
         """
         import torch
 
         self._torch, self._pattern = torch, pattern
         self._order: Array | None = None
         self._kept: tuple[Any, Any | None] | None = None
-        self.tensor = lasting_zeros(torch, pattern.shape, dtype, torch.device(place))
+        m, k = pattern.shape
+        of_column, of_row = (math.gcd(size * dtype.itemsize, CHUNK_BYTES) for size in (m, k))
+        turned = by_columns and of_column > of_row
+        self._stored = lasting_zeros(torch, (k, m) if turned else (m, k), dtype, torch.device(place))
+        self.tensor = self._stored.t() if turned else self._stored
 
     @property
     def nbytes(self) -> int:
@@ -56,7 +64,7 @@ class DenseWeight:
             places, order = self._kept or self._sent()
             if keeps_places:
                 self._kept = places, order
-            self.tensor.view(-1).index_copy_(0, places, stored if order is None else stored[order])
+            self._stored.view(-1).index_copy_(0, places, stored if order is None else stored[order])
 
     def fill(self, executor: Executor) -> DenseFill | None:
         """Returns a launch that writes values on the device into the pattern; None if `update` kept no places.
@@ -76,8 +84,9 @@ class DenseWeight:
     def _sent(self) -> tuple[Any, Any | None]:
         """The nonzeros' places in the tensor, and their order among the values."""
         torch, pattern, place = self._torch, self._pattern, self.tensor.device
+        of_row, of_column = self.tensor.stride()
         lengths = torch.as_tensor(np.diff(pattern.row_offsets), device=place)
-        begins = torch.arange(pattern.shape[0], device=place) * pattern.shape[1]
+        begins = torch.arange(pattern.shape[0], device=place) * of_row
         places = torch.repeat_interleave(begins, lengths)
-        places += torch.as_tensor(np.array(pattern.column_indices), device=place)
+        places += torch.as_tensor(np.array(pattern.column_indices), device=place) * of_column
         return places, None if self._order is None else torch.as_tensor(self._order, device=place)

@@ -108,7 +108,9 @@ def test_rows_that_no_chunk_divides_take_longer() -> None:
     assert (
         not is_aligned(odd) and is_aligned(replace(odd, k=4944)) and is_aligned(replace(odd, n=6457, k=4944))
     )
-    assert not is_aligned(replace(odd, n=6457, k=4944, layout=Layout.ROW))
+    by_rows = replace(odd, layout=Layout.ROW)
+    assert is_aligned(by_rows) and not is_aligned(replace(by_rows, m=601))
+    assert not is_aligned(replace(by_rows, n=6457, k=4944))
     assert is_aligned(replace(odd, dtype=DType.FLOAT32))
     h200 = find_target("nvidia-h200").device
     assert dense_time_us(odd, h200) == pytest.approx(205, rel=0.1)

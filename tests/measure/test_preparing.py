@@ -115,8 +115,8 @@ def test_sparse_that_wins_keeps_no_dense_weight(
     made: list[weakref.ref[DenseWeight]] = []
     init = DenseWeight.__init__
 
-    def noted(self: DenseWeight, *arguments: Any) -> None:
-        init(self, *arguments)
+    def noted(self: DenseWeight, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
         made.append(weakref.ref(self))
 
     monkeypatch.setattr(DenseWeight, "__init__", noted)

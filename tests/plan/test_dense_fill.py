@@ -23,20 +23,26 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
 
 
 def weight_of(
-    executor: Executor, shape: tuple[int, int], density: float, dtype: str
+    executor: Executor, shape: tuple[int, int], density: float, dtype: str, *, by_columns: bool = False
 ) -> tuple[DenseWeight, int]:
     pattern = random_uniform(*shape, density, 0)
-    place = "cuda" if executor.device.backend == "cuda" else "cpu"
-    return DenseWeight(pattern, getattr(torch, dtype), torch.device(place)), pattern.nnz
+    place = torch.device("cuda" if executor.device.backend == "cuda" else "cpu")
+    return DenseWeight(pattern, getattr(torch, dtype), place, by_columns=by_columns), pattern.nnz
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize(("shape", "density"), [((37, 53), 0.3), ((5, 1), 1.0), ((4, 4), 0.0)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "density"), [((37, 53), 0.3), ((36, 53), 0.3), ((5, 1), 1.0), ((4, 4), 0.0)], ids=str
+)
 def test_as_by_operations(executor: Executor, dtype: str, shape: tuple[int, int], density: float) -> None:
-    weight, nnz = weight_of(executor, shape, density, dtype)
+    rows, _ = weight_of(executor, shape, density, dtype)
+    weight, nnz = weight_of(executor, shape, density, dtype, by_columns=True)
+    assert rows.tensor.is_contiguous() and weight.tensor.is_contiguous() == (shape != (36, 53))
     values = torch.randn(nnz).to(weight.tensor)
+    rows.update(values)
     weight.update(values, keeps_places=True)
     expected = weight.tensor.clone()
+    assert torch.equal(expected, rows.tensor)
     weight.update(torch.zeros_like(values), keeps_places=True)
     assert not weight.tensor.any()
     fill = weight.fill(executor)
