@@ -43,7 +43,8 @@ START_US = 2.2
 # Fitted, in a multiprocessor's cycles: for 128 bytes of a nonzero's row in shared memory, for 32 products, for a
 # result over how many are stored side by side, for a warp's step, and until it has its next tasks.
 ROW_CYCLES, PRODUCT_CYCLES, STORE_CYCLES, STEP_CYCLES, TASK_CYCLES = 0.91, 0.156, 0.58, 6.6, 23.0
-MOVES = 1.25  # multiple of the memory's time for the least traffic
+MOVES = 0.8  # multiple of the time of the memory for the least traffic
+PANEL_LOADS, UNALIGNED_PANEL_LOADS = 0.45, 1.2  # multiples of the time of the L2 for the panels of all blocks
 # For 32 elements that are loaded one by one, where rows are not aligned, and for 32 values that scale results.
 UNALIGNED_CYCLES, SCALE_CYCLES = 4.0, 65.0
 # Time of subwarps that read rows at random over that of one, by the places in 128 bytes where rows may begin: as many
@@ -280,7 +281,9 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         )
         idle *= max(1.0, device.multiprocessors / max(1, busy))
         idle *= 1 + SKEW * features.row_cov / math.sqrt(c.panel_n)
-        return idle * cycles / device.cycles_per_us
+        loaded = max(device.multiprocessors, busy) * c.panel_n * row_bytes
+        loads = PANEL_LOADS if self._is_aligned(problem) else UNALIGNED_PANEL_LOADS
+        return idle * cycles / device.cycles_per_us + loads * loaded / device.l2_bytes_per_us
 
     @staticmethod
     def _tasks_of_panel(problem: SddmmProblem, features: Features, config: PanelSddmmConfig) -> float:
