@@ -19,11 +19,13 @@ from sparsegen.system.integers import ceil_div
 
 PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a fragment meet different banks
 START_US = 3.0
-EXTRA_REGISTERS = 64  # registers that a thread needs besides its sums, about
 REACHED = 0.3  # fraction of the tensor cores' rate with gathered rows: on an H200, 64 and 128 channels
 # Fitted to drawn problems on an H200: microseconds until a row has come, mostly from L2, as blocks of other tiles read
 # it too; and those of a warp's product of two fragments, which it loads for it.
 ARRIVED_US, PRODUCT_US = 0.3, 0.006
+FLOAT32_PRODUCTS = (
+    5  # a product of float32 over one of TF32: three, beside splitting the factors in every warp
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,7 @@ class GatheredTiles(Family[P, C]):
         yield from on_tensor_cores(c, device, "rows", "columns")
         threads = threads_of(c)
         yield Constraint(threads >= 2 * WARP, f"two warps at least ({threads} threads)")
-        # A thread's sums, and of float32 the halves of the fragments.
-        needed = sums_of(c) + (96 if problem.dtype is DType.FLOAT32 else 64)
-        yield enough_registers(needed, max(threads, 128), at_a_time=8)
+        yield enough_registers(registers_of(problem.dtype, c), max(threads, 128), at_a_time=8)
         yield shared_memory_fits("stages and lists", self.shared_bytes(problem, c), device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
@@ -85,7 +85,7 @@ class GatheredTiles(Family[P, C]):
         """Waves of as many blocks as the device holds at once, and blocks that a multiprocessor runs together. Blocks
         take unlike times, so that a last wave is not a whole one.
         """
-        threads, registers = threads_of(config), sums_of(config) + EXTRA_REGISTERS
+        threads, registers = threads_of(config), registers_of(problem.dtype, config)
         held = resident_blocks(threads, registers, self.shared_bytes(problem, config), device)
         waves = blocks / (held * device.multiprocessors)
         return waves, min(held, ceil_div(blocks, device.multiprocessors))
@@ -101,7 +101,7 @@ class GatheredTiles(Family[P, C]):
         c, dtype, threads = config, problem.dtype, threads_of(config)
         products = (c.tile_m // c.warps_m // 16) * (c.tile_n // c.warps_n // 8) * c.step * dtype.itemsize / 32
         if dtype is DType.FLOAT32:
-            products *= 3
+            products *= FLOAT32_PRODUCTS
         sharing = max(1.0, threads / WARP * together / SCHEDULERS)  # warps take turns on tensor cores
         loading = step_us(dtype, loads, threads, c.stages, together, arrived_us=ARRIVED_US)
         return loading + PRODUCT_US * products * sharing
@@ -114,6 +114,11 @@ class GatheredTiles(Family[P, C]):
     @abstractmethod
     def shared_bytes(self, problem: P, config: C) -> int:
         """Bytes of the stages and of what lies behind them."""
+
+
+def registers_of(dtype: DType, config: GatheredTilesConfig) -> int:
+    """Registers that a thread needs, about: for its sums, and of float32 for the halves of the fragments."""
+    return sums_of(config) + (96 if dtype is DType.FLOAT32 else 64)
 
 
 def products_us(device: Device, dtype: DType, blocks: int, products: float) -> float:
