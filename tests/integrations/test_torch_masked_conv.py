@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,6 +185,20 @@ def test_the_dense_convolution_gives_the_same(place: str, mask_of: str) -> None:
         torch.testing.assert_close(masked, dense, rtol=1e-4, atol=1e-4)
     with pytest.raises(ConfigError, match="dense = 'perhaps'"):
         masked_conv2d(x, w, mask, bias, block=4, padding=1, dense="perhaps")
+
+
+def test_filters_lie_as_images_for_the_dense_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, _ = tensors()
+    given: list[Any] = []
+
+    def conv2d(images: Any, filters: Any, *rest: Any) -> Any:
+        given.append(filters)
+        return functional.conv2d(images, filters, *rest)
+
+    monkeypatch.setattr(conv_choice, "functional", SimpleNamespace(conv2d=conv2d))
+    mask = torch.ones(2, 4, 5, dtype=torch.bool)
+    masked_conv2d(x, w.to(memory_format=torch.channels_last), mask, block=4, padding=1, dense="always")
+    assert given[0].is_contiguous()
 
 
 @pytest.mark.parametrize("mask_of", ["output", "any_input"])

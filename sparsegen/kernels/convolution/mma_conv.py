@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sparsegen.kernels.base import Constraint, Device
@@ -17,7 +17,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.convolution.unit_lists import list_bytes
 from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
-from sparsegen.kernels.layouts.loads import LOAD_BYTES, step_us, widest_vector
+from sparsegen.kernels.layouts.loads import BEGUN_US, LEAST_ASYNC, LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem
@@ -30,6 +30,9 @@ FIRST_PIXEL_BYTES = 16  # bytes for each output in shared memory: the position w
 # what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
 START_US, REACHED, LOADED = 13.0, 0.28, 1.7
 NARROW = 1.5  # the same for copies of fewer than 8 bytes
+# Of pixels in planes, fitted to drawn problems on an H200: microseconds until a load has come; those in which a thread
+# goes to the next place of the contraction; those of a fragment of pixels, and of a warp's product of two fragments.
+ARRIVED_US, PLACE_US, FRAGMENT_US, PRODUCT_US = 0.45, 0.06, 0.08, 0.006
 OUT_US = 0.1  # microseconds of each sum of a thread on its way out, which no load overlaps
 
 
@@ -64,6 +67,7 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         MmaConvConfig(tile_m=128, tile_n=128, warps_m=2, warps_n=4, resident=1),
         MmaConvConfig(tile_m=128, tile_n=64, warps_m=4, warps_n=2),
         MmaConvConfig(tile_m=64, tile_n=64, warps_m=2, warps_n=2, resident=3),
+        MmaConvConfig(tile_m=256, tile_n=32, warps_m=4, warps_n=2, stages=2),
         MmaConvConfig(tile_m=128, tile_n=32, warps_m=4, warps_n=1, resident=3),
         MmaConvConfig(tile_m=64, tile_n=32, warps_m=2, warps_n=2, resident=3),
         MmaConvConfig(tile_m=128, tile_n=16, warps_m=4, warps_n=1, resident=3),
@@ -138,11 +142,36 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         steps = inner / c.step  # of a round
         vector_w = widest_vector(p.taps * p.group_channels, p.dtype)
         loads = ((self._vector(p), c.tile_m * c.step), (vector_w, c.tile_n * c.step))
-        of_round = steps * step_us(p.dtype, loads, threads_of(c), c.stages, c.resident) + OUT_US * sums_of(c)
+        if p.layout.has_planes:
+            of_step = self._step_of_planes_us(p, c, loads)
+        else:
+            of_step = step_us(p.dtype, loads, threads_of(c), c.stages, self.together(p, c, device))
+        of_round = steps * of_step + OUT_US * sums_of(c)
         waiting = self.rounds_of_block(p, c, device) * of_round
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
         filling = self.filling_us(p, c, device, self._stored(p))
         return rates.launch_us + START_US + filling + max(computing, loading, moving, waiting)
+
+    @staticmethod
+    def _step_of_planes_us(
+        problem: MaskedConv2dProblem, config: MmaConvConfig, loads: Iterable[tuple[int, int]]
+    ) -> float:
+        """Estimates microseconds of a step whose pixels lie in planes.
+
+        A thread goes through the places of the contraction one by one, and finds where each one's plane is.
+        Instructions wait for each other rather than warps for issue slots, of one block as of several.
+
+        Args:
+            loads: see `layouts.loads.step_us`.
+        """
+        c, size, threads = config, problem.dtype.itemsize, threads_of(config)
+        waited = ARRIVED_US / (c.stages - 1 if size >= LEAST_ASYNC else 1)
+        begun = sum(elements / vector / threads for vector, elements in loads)
+        places = c.step / max(1.0, threads / c.tile_m)
+        rows, columns = c.tile_m / c.warps_m / 16, c.tile_n / c.warps_n / 8
+        fragments = rows * c.step * size / 32
+        products = fragments * columns * (3 if problem.dtype is DType.FLOAT32 else 1)
+        return waited + BEGUN_US * begun + PLACE_US * places + FRAGMENT_US * fragments + PRODUCT_US * products
 
     def fitted(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> MmaConvConfig:
         """The shape with the usual elements of a step: few for few channels, for short copies, or for float32, which

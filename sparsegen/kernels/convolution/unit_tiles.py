@@ -97,6 +97,10 @@ class UnitTiles(MaskedConvolution[C]):
         waiting = stores * max(STORE_CYCLES, issued) / rates.clock_mhz
         return max(FILLING * dead * problem.result(0).nbytes / rates.copy_bytes_per_us, waiting)
 
+    def together(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
+        """Expected thread blocks that a multiprocessor runs at once, of those that have a round."""
+        return min(config.resident, max(1.0, self._rounds(problem, config) / device.multiprocessors))
+
     def rounds_of_block(self, problem: MaskedConv2dProblem, config: C, device: Device) -> int:
         """Expected rounds of the thread block with most."""
         outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
@@ -104,9 +108,13 @@ class UnitTiles(MaskedConvolution[C]):
 
     def rounds(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
         """Expected rounds of all multiprocessors, if each had as many as the one with most."""
+        of_most = self.rounds_of_block(problem, config, device) * device.multiprocessors
+        return max(self._rounds(problem, config), of_most)
+
+    @staticmethod
+    def _rounds(problem: MaskedConv2dProblem, config: C) -> float:
         outputs = live_share(problem) * units_of(problem) * UNIT_OUTPUTS
-        rounds = max(1, ceil_div(outputs, config.tile_m)) * filter_tiles(problem, config.tile_n)
-        return max(rounds, self.rounds_of_block(problem, config, device) * device.multiprocessors)
+        return max(1, ceil_div(outputs, config.tile_m)) * filter_tiles(problem, config.tile_n)
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> C:
         """Returns the shape with the least expected time; none is twice as wide as a group's filters."""

@@ -34,6 +34,7 @@ BESIDE_FRAGMENTS, FRAGMENTS = (
     14.0,
 )  # factor of a product's time, and what goes with the fragments that a warp loads for it
 CHUNK = 0.12  # fraction of the time for each further chunk of 64 channels
+WEIGHTS_US = 0.6  # microseconds until weights have come, mostly from L2, as all thread blocks read them
 UNEVEN = 1.3  # for a mask of the input, whose units need different taps
 
 
@@ -69,6 +70,7 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         WindowConvConfig(tile_m=128, tile_n=64, chunk=32, warps_m=4, warps_n=2, resident=2),
         WindowConvConfig(tile_m=64, tile_n=64, chunk=32, warps_m=2, warps_n=2, resident=3),
         WindowConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=2, resident=2),
+        WindowConvConfig(tile_m=128, tile_n=16, chunk=32, warps_m=4, warps_n=1, stages=4),
         WindowConvConfig(tile_m=64, tile_n=16, chunk=16, warps_m=4, warps_n=1, resident=2),
     )
     smallest = WindowConvConfig(tile_m=64, tile_n=16, chunk=16, warps_m=4, warps_n=1, stages=2, resident=1)
@@ -128,8 +130,10 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         loading = rounds * inner * (window + p.taps * c.tile_n) * p.dtype.itemsize / device.l2_bytes_per_us
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
         vector, chunks = widest_vector(p.group_channels, p.dtype), inner / c.chunk
-        of_tap = step_us(p.dtype, [(vector, c.tile_n * c.chunk)], threads_of(c), c.stages, c.resident)
-        of_window = step_us(p.dtype, [(vector, window * c.chunk)], threads_of(c), p.taps + 1, c.resident)
+        threads, together = threads_of(c), self.together(p, c, device)
+        weights = [(vector, c.tile_n * c.chunk)]
+        of_tap = step_us(p.dtype, weights, threads, c.stages, together, arrived_us=WEIGHTS_US)
+        of_window = step_us(p.dtype, [(vector, window * c.chunk)], threads, p.taps + 1, together)
         waiting = self.rounds_of_block(p, c, device) * chunks * (p.taps * of_tap + of_window)
         filling = self.filling_us(p, c, device, widest_vector(p.filters // p.groups.count, p.dtype))
         return rates.launch_us + START_US + filling + max(computing, loading, moving, waiting)

@@ -40,6 +40,11 @@ def is_faster_copied(
     return expected_us(other, device) + copies_us < expected_us(own, device) + spared_us
 
 
+def are_worth_more(copies_us: float, more_us: float, spared_us: float) -> bool:
+    """True if copies that take longer than others spare the kernel behind them more than that."""
+    return more_us < copies_us + spared_us
+
+
 def is_faster_padded(problem: Problem, wider: Problem, device: Device) -> bool:
     """The same of a problem with larger operands, which a `RowCopy` each makes.
 

@@ -5,13 +5,14 @@ The copies read and write what live blocks need alone; cuDNN copies whole images
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.calls.copied_operands import is_faster_copied
+from sparsegen.integrations.torch.calls.copied_operands import are_worth_more, is_faster_copied
 from sparsegen.integrations.torch.calls.launches import Result
 from sparsegen.integrations.torch.convolution.conv_problem import layout_of
 from sparsegen.integrations.torch.convolution.image_copies import (
@@ -20,6 +21,7 @@ from sparsegen.integrations.torch.convolution.image_copies import (
     pixels_of_outputs,
 )
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.layouts.loads import partial_stores_us, widest_vector
 from sparsegen.operators import DType, ImageLayout, MaskedConv2dProblem, MaskOf, Rest
 from sparsegen.plan.arrays import empty_tensors
 from sparsegen.plan.image_orders import VECTOR, Reading, Reordered
@@ -32,9 +34,9 @@ Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor]  # x, the weight, a bias,
 def with_channels_last(problem: MaskedConv2dProblem, device: Device | None) -> MaskedConv2dProblem | None:
     """Returns the convolution with channels innermost, as many as vectors divide, that takes a problem's place.
 
-    Where its result is copied too it has as many filters as vectors divide: kernels store single elements slowly. None
-    where the problem's own kernel reads whole vectors, was measured on the device, or should take no longer than the
-    copies and that convolution together.
+    Where its result is copied too it may have as many filters as vectors divide: kernels store single elements slowly.
+    None where the problem's own kernel reads whole vectors, was measured on the device, or should take no longer than
+    the copies and that convolution together.
 
     Raises:
         DatabaseError, PinsError: see `sparsegen.lookup`.
@@ -46,11 +48,23 @@ def with_channels_last(problem: MaskedConv2dProblem, device: Device | None) -> M
     if not p.layout.has_planes and p.channels == channels:
         return None
     only_live = p.layout.has_planes and p.mask_of is MaskOf.OUTPUT
-    filters = round_up(p.filters, VECTOR) if p.layout.has_planes and p.groups.count == 1 else p.filters
-    rest = Rest.KEPT if only_live else p.rest
-    copied = replace(p, layout=ImageLayout.NHWC, channels=channels, filters=filters, rest=rest)
+    copied = replace(p, layout=ImageLayout.NHWC, channels=channels, rest=Rest.KEPT if only_live else p.rest)
     copies_us = _Copies.of(p, copied).expected_us(p, device)
+    if p.layout.has_planes and p.groups.count == 1:
+        wider = replace(copied, filters=round_up(p.filters, VECTOR))
+        wider_us = _Copies.of(p, wider).expected_us(p, device)
+        if are_worth_more(copies_us, wider_us, _parts_us(p, device)):
+            copied, copies_us = wider, wider_us
     return copied if is_faster_copied(p, copied, device, copies_us) else None
+
+
+def _parts_us(problem: MaskedConv2dProblem, device: Device) -> float:
+    """Microseconds of storing live outputs one by one, or as many as divide the filters; a sector has two vectors."""
+    vector = widest_vector(problem.filters, problem.dtype)
+    if vector == VECTOR:
+        return 0.0
+    elements = problem.density.share * math.prod(problem.result(0).shape)
+    return partial_stores_us(elements / vector / 2, device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,8 @@ def dense_convolution(
     """
     stride, padding, dilation, block = sides
     order = memory_format(x)
+    if order is torch.contiguous_format:  # filters that lie otherwise bring PyTorch to copy images and result
+        weight = weight.contiguous()
     if mask_of is MaskOf.ANY_INPUT:
         x = zeroed(x.clone(), mask, block) if at_once else zero_outside(x, mask, block)
     with without_autocast(x), fastest_algorithms(x):
@@ -155,7 +157,9 @@ def _both(problem: MaskedConv2dProblem, where: torch.device) -> Pair:
     x = drawn(p.batch, p.channels, p.height, p.width).to(memory_format=memory_format_of(p.layout))
     weight = drawn(p.filters, p.group_channels, p.filter_size.rows, p.filter_size.columns)
     bias = drawn(p.filters) if p.epilogue.has_bias else None
-    mask = torch.rand((p.batch, *p.mask_shape), device=where, generator=generator) < p.density.share
+    scores = torch.rand((p.batch, *p.mask_shape), device=where, generator=generator)
+    live = max(1, round(p.density.share * scores.numel()))  # no chance decides how many, of few blocks
+    mask = scores <= scores.flatten().kthvalue(live).values
     sides, relu = sides_of(p), p.epilogue is ConvEpilogue.BIAS_RELU
 
     @torch.no_grad()
