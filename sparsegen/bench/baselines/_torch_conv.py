@@ -54,6 +54,15 @@ def open_cudnn(executor: Executor) -> dict[str, str]:
     return {**versions, "cudnn": str(torch.backends.cudnn.version())}
 
 
+def filters_of(bench: Workbench) -> Any:
+    """Filters × channels of a group × rows × columns, in memory as users of the images' order have them: others bring
+    PyTorch to copy images and result.
+    """
+    p = bench.problem_as(MaskedConv2dProblem)
+    filters = to_tensor(bench.operand("w"), p.dtype).permute(0, 3, 1, 2)
+    return filters.clone(memory_format=import_torch().contiguous_format) if p.layout.has_planes else filters
+
+
 def anything(problem: MaskedConv2dProblem) -> None:
     """Refuses no problem."""
 
@@ -98,7 +107,7 @@ class TorchConvolution(Baseline):
         given = Given(
             p,
             stored if p.layout.has_planes else stored.permute(0, 3, 1, 2),
-            to_tensor(bench.operand("w"), p.dtype).permute(0, 3, 1, 2),
+            filters_of(bench),
             to_tensor(bench.operand("bias"), p.dtype) if p.epilogue.has_bias else None,
             to_tensor(live),
             bench.executor,

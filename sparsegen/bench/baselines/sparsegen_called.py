@@ -25,6 +25,7 @@ from sparsegen.backends.executor import Executor
 from sparsegen.bench.baseline.baseline import Implementation, Stopwatch, UnsupportedError
 from sparsegen.bench.baseline.workbench import Workbench
 from sparsegen.bench.baselines._torch import TensorResult, TorchBaseline, import_torch, to_tensor, wait
+from sparsegen.bench.baselines._torch_conv import filters_of
 from sparsegen.bench.results.results import DEFAULT, IN_GRAPH, Kind
 from sparsegen.dispatch.options import Dense
 from sparsegen.matrix.features import Features
@@ -42,6 +43,7 @@ from sparsegen.operators import (
     Rest,
     SddProblem,
 )
+from sparsegen.tuning_db.records import Called as Way
 from sparsegen.tuning_db.records import Task
 
 Product = DsdProblem | SddProblem | DsdTransposedProblem
@@ -81,10 +83,12 @@ class AsCalled(TorchBaseline):
     """One of our baselines that go through our Python interface.
 
     Attributes:
+        way: how it is called.
         run: gives the call to time, which puts its result into the tensor.
     """
 
     name: str
+    way: Way
     run: Callable[[Called, TensorResult], Callable[[], object]]
     kind: Kind = field(default=Kind.OURS, init=False)
     takes_variations = True
@@ -103,7 +107,7 @@ class AsCalled(TorchBaseline):
 
     def implementations(self, bench: Workbench) -> Iterator[Implementation]:
         problem, watch = bench.problem, Stopwatch()
-        called = _called(bench)
+        called = _called(bench, self.way)
         spec = problem.result(bench.features.nnz)
         assert isinstance(spec.dtype, DType), "a result is of numbers"
         result = TensorResult(bench, spec.shape, spec.dtype)
@@ -185,12 +189,12 @@ def _argument(bench: Workbench, name: str, kind: Any) -> Any:
     return tensor.view(getattr(import_torch(), str(kind))) if isinstance(kind, Float8) else tensor
 
 
-def _called(bench: Workbench) -> Called:
+def _called(bench: Workbench, way: Way) -> Called:
     """Ours as PyTorch's users call it for the problem."""
     if isinstance(bench.problem, MaskedConv2dProblem):
-        return _convolution(bench)
+        return _convolution(bench, way)
     if isinstance(bench.problem, Product) and _has_function(bench.problem):
-        return _product(bench, bench.problem)
+        return _product(bench, bench.problem, way)
     return _operator(bench)
 
 
@@ -206,7 +210,7 @@ def _has_function(problem: Product) -> bool:
     return p.epilogue in (Epilogue.NONE, Epilogue.BIAS, Epilogue.BIAS_RELU)
 
 
-def _product(bench: Workbench, problem: Product) -> Called:
+def _product(bench: Workbench, problem: Product, way: Way) -> Called:
     """`dsd`, `sdd` or `dsd_transposed` of `sparsegen.integrations.torch`."""
     from sparsegen.integrations.torch import BlockMaskTensor, dsd, dsd_transposed, sdd
 
@@ -234,12 +238,12 @@ def _product(bench: Workbench, problem: Product) -> Called:
     known = [
         decision for task, _, decision in decisions() if task is Task.PRODUCT
     ]  # this row's process has no other
-    pays = not known or known[-1].ours_runs()
+    pays = not known or known[-1].ours_runs(way)
     ran = "the masked kernel" if pays else "the dense product"
     return Called(f"{p.operator}, dense=auto: {ran}", lambda _: run(), 0, not pays)
 
 
-def _convolution(bench: Workbench) -> Called:
+def _convolution(bench: Workbench, way: Way) -> Called:
     """`sparsegen.integrations.torch.masked_conv2d`, with a mask of bools.
 
     Raises:
@@ -257,7 +261,7 @@ def _convolution(bench: Workbench) -> Called:
         -1, *p.layout.shape(p.height, p.width, p.channels)
     )
     images = stored if p.layout.has_planes else stored.permute(0, 3, 1, 2)
-    filters = to_tensor(bench.operand("w"), p.dtype).permute(0, 3, 1, 2)
+    filters = filters_of(bench)
     bias = to_tensor(bench.operand("bias"), p.dtype) if p.epilogue.has_bias else None
     block = p.mask_block
     words = bench.operand("mask").reshape(p.batch, -1)
@@ -283,9 +287,9 @@ def _convolution(bench: Workbench) -> Called:
 
     call(None)
     decision = decided(p, images.device, policy_for(Dense.AUTO, images))
-    pays = decision is None or decision.ours_runs()
+    pays = decision is None or decision.ours_runs(way)
     ran = "the masked kernel" if pays else "the dense convolution"
     return Called(f"masked_conv2d, dense=auto: {ran}", call, 0, not pays)
 
 
-BASELINES = (AsCalled(DEFAULT, one_by_one), AsCalled(IN_GRAPH, in_graph))
+BASELINES = (AsCalled(DEFAULT, Way.HOST, one_by_one), AsCalled(IN_GRAPH, Way.DEVICE, in_graph))

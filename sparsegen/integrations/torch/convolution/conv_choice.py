@@ -119,8 +119,9 @@ def dense_convolution(
     """
     stride, padding, dilation, block = sides
     order = memory_format(x)
-    if order is torch.contiguous_format:  # filters that lie otherwise bring PyTorch to copy images and result
-        weight = weight.contiguous()
+    if order is torch.contiguous_format and weight.stride(3) != 1:
+        # Filters with channels innermost bring PyTorch to copy images and result; 1 × 1 filters are contiguous as well.
+        weight = weight.clone(memory_format=order)
     if mask_of is MaskOf.ANY_INPUT:
         x = zeroed(x.clone(), mask, block) if at_once else zero_outside(x, mask, block)
     with without_autocast(x), fastest_algorithms(x):
