@@ -27,7 +27,7 @@ from sparsegen.measure.rates import Arithmetic
 from sparsegen.operators import DType, MaskedProblem
 
 KIND = "drawn"  # of files: drawn_*.json.xz
-FEW = 4  # rows of a type that have no line of their own
+FEW = 10  # rows of a type that have no line of their own
 
 
 @dataclass(frozen=True)

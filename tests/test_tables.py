@@ -138,13 +138,13 @@ def test_drawn_rows(tables: Any, tmp_path: Path) -> None:
     half = replace(drawn_row("third", 5.0, 5.0), problem=DsdProblem(1000, 1200, 900, DType.FLOAT16), cells=())
     file = tables.RESULTS / "drawn_dsd_7.json.xz"
     pair = drawn_row("first", 5.0, 5.5), drawn_row("second", 10.0, 5.0)
-    more = [replace(one, case=f"{one.case} again") for one in pair]
+    more = [replace(one, case=f"{one.case} {number}") for one in pair for number in range(4)]
     ratios = "1.250 (1.25) | 1.414 (2.00) | 1.049 (1.10) | 0.667 (0.67) | 1.333 (1.33)"
     for rows in ((*pair, half), (*pair, *more, half)):
         result_file.write(results(*rows), file)
         shown = made(tables, "drawn")
         assert f"| drawn-dsd-7 | {len(rows)} | {ratios} |" in shown and "Made-up GPU" in shown
-        assert (f"| drawn-dsd-7, fp32 | 4 | {ratios} |" in shown) is (len(rows) > drawn_tables.FEW)
+        assert (f"| drawn-dsd-7, fp32 | 10 | {ratios} |" in shown) is (len(rows) > drawn_tables.FEW)
         assert "fp16" not in shown, "a row alone"
     done = CliRunner().invoke(drawn_tables.main, [str(file), "--worst", "1"])
     assert (
