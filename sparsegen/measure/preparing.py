@@ -180,7 +180,9 @@ class Preparation:
             return None
         few = problem.to_check()
         launcher = sparse if few == problem else self._of_fewer(sparse, few)
-        workload = replace(self.workload, problem=few)
+        workload = (
+            replace(self.workload, problem=few) if few.has_pattern else Workload.of(few, few.without_pattern)
+        )
         check = checked(launcher, workload, self.matrix, driver, value_order=self.value_order)
         if check is None:
             sparse.verified = "not verified on this device and driver: there is not enough memory"

@@ -255,3 +255,20 @@ def test_networks_are_checked_on_some_inputs(database: Path, monkeypatch: pytest
         (check,) = store.all_checks()
     assert check.workload.problem == replace(problem, n=5) and check.variant == op.variant
     assert op(np.ones((40, 64), np.float16)).shape == (40, 64)
+
+
+def test_attention_over_pages_is_checked_on_fewer_tokens(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sparsegen.operators import Chosen, DType, PagedAttentionProblem, PageSize
+    from sparsegen.operators.attention import paged_attention
+
+    monkeypatch.setattr(paged_attention, "MOST_CHECKED", 64)
+    problem = PagedAttentionProblem(
+        1, 160, 1, 2, 64, DType.FLOAT16, page=PageSize(16), chosen=Chosen.ALL, batch=4
+    )
+    sparsegen.prepare(None, problem, device="emulator", db=database, verify="first-use")
+    with Store.open(database) as store:
+        (check,) = store.all_checks()
+    few = replace(problem, keys=64, batch=3)
+    assert check.workload == Workload.of(few, few.without_pattern)
