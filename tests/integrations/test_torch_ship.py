@@ -111,7 +111,8 @@ def loads_elsewhere(folder: Path) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", LOADER, str(folder)],
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin"},
+        # Other numbers of threads add in another order.
+        env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": str(torch.get_num_threads())},
         capture_output=True,
         text=True,
         timeout=300,
