@@ -6,6 +6,7 @@ which pixels are needed; no other is read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -105,10 +106,14 @@ class Reordered:
         images, rows, columns, _ = self.shape
         if self.is_few:
             return Launch.flat(min(images * rows * columns, MOST_BLOCKS * THREADS), THREADS)
-        tiles = images * rows * ceil_div(columns, PIXELS)
-        return Launch(
-            (min(tiles, MOST_BLOCKS), ceil_div(self.written_channels, CHANNELS), 1), (THREADS, 1, 1)
-        )
+        pixels, channels = self._tiles
+        return Launch((min(pixels, MOST_BLOCKS), channels, 1), (THREADS, 1, 1))
+
+    @property
+    def _tiles(self) -> tuple[int, int]:
+        """Tiles of pixels, and of the channels of each."""
+        images, rows, columns, _ = self.shape
+        return images * rows * ceil_div(columns, PIXELS), ceil_div(self.written_channels, CHANNELS)
 
     @property
     def sizes(self) -> list[int]:
@@ -142,9 +147,7 @@ class Reordered:
         )
         rates, tiles = device.expected_rates, 0.0
         if not self.is_few:
-            tiles = (
-                share * images * rows * ceil_div(columns, PIXELS) * ceil_div(self.written_channels, CHANNELS)
-            )
+            tiles = share * math.prod(self._tiles)
         has_planes = self.source.has_planes or self.to.has_planes
         of_tiles = tiles * (PLANES_TILE_US if has_planes else PIXELS_TILE_US) / device.multiprocessors
         return rates.launch_us + max(bytes_moved / rates.copy_bytes_per_us, of_tiles)
