@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from sparsegen.backends.executor import Address, Executor
+from sparsegen.dispatch.dense_time import CHUNK_BYTES
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.plan.arrays import host_values
 from sparsegen.plan.dense_fill import DenseFill
 from sparsegen.plan.lasting_tensors import lasting_zeros
 from sparsegen.system.numpy_types import Array
-
-CHUNK_BYTES = 16  # that cuBLAS loads at once where all rows, or columns, are whole ones
 
 
 class DenseWeight:
