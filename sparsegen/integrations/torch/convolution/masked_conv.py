@@ -213,7 +213,7 @@ class MaskedConv2d(nn.Conv2d):
         own = f"mask_block={rows}x{columns}, mask_of={self.mask_of}, density={self.density:g}"
         return f"{nn.Conv2d.extra_repr(self)}, {own}"
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | PackedMask | None = None) -> Tensor:
         """The convolution, with operands cast under autocast; without a mask, and of no images, the dense one."""
         require_tensors(x=x)
         if x.ndim not in (3, 4):

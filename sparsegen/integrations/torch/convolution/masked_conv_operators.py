@@ -19,8 +19,9 @@ from sparsegen.integrations.torch.convolution.masked_conv_kernels import (
     live_blocks,
     live_pixels,
 )
+from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.matrix.live_blocks import any_live
-from sparsegen.matrix.spatial_mask import Reach, dilate, words_of
+from sparsegen.matrix.spatial_mask import Reach
 from sparsegen.operators import MaskOf
 
 AROUND = 9  # blocks, one live one of which makes a block of the output live
@@ -88,7 +89,7 @@ def gradients(
             reach = Reach(filter_size, *(sides.stride, sides.padding, sides.dilation))
             size = (int(x.shape[2]), int(x.shape[3]))
             blocks = live_blocks(words, sides.block, size)
-            mask = words_of(dilate(blocks, size, sides.block, reach))
+            mask = PackedMask.behind(blocks, size, sides.block, reach).words
             own = replace(sides, density=any_live(sides.density, AROUND))
         dw = own.by_weights(counted, dy, mask, filter_size)
     if needs[2]:

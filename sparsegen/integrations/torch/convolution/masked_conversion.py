@@ -14,8 +14,9 @@ from sparsegen.integrations.torch.calls.layer_weights import is_made_of_others
 from sparsegen.integrations.torch.calls.reach import padding_in_numbers, reach_of
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_conv import MaskedConv2d
+from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.matrix.csr import MAX_INDEX
-from sparsegen.matrix.spatial_mask import both, require_blocks, resize
+from sparsegen.matrix.spatial_mask import both, require_blocks
 
 MOST_SIDE = 7  # largest side of a filter that masked convolutions take
 
@@ -37,7 +38,7 @@ class MaskSource:
         self.margin = arguments.whole(margin, "margin", least=0, most=MAX_INDEX)
         self._mask: Tensor | None = None
         self._size = (0, 0)
-        self._made: dict[tuple[int, int], Tensor] = {}
+        self._made: dict[tuple[int, int], PackedMask] = {}
 
     def __repr__(self) -> str:
         return f"MaskSource(block={self.block[0]}x{self.block[1]}, margin={self.margin})"
@@ -70,10 +71,15 @@ class MaskSource:
 
     def at(self, size: tuple[int, int]) -> Tensor | None:
         """The mask over a layer of ``size`` rows and columns; None if none is set."""
+        packed = self.packed_at(size)
+        return None if packed is None else packed.blocks
+
+    def packed_at(self, size: tuple[int, int]) -> PackedMask | None:
+        """The same with its words, which all layers of that size take."""
         if self._mask is None:
             return None
         if size not in self._made:
-            self._made[size] = resize(self._mask, self._size, self.block, size, margin=self.margin)
+            self._made[size] = PackedMask.resized(self._mask, self._size, self.block, size, self.margin)
         return self._made[size]
 
     def __deepcopy__(self, memo: object) -> MaskSource:
@@ -90,11 +96,11 @@ class SourcedConv2d(MaskedConv2d):
 
     source: MaskSource
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | PackedMask | None = None) -> Tensor:
         """The convolution at the live blocks of the source's mask; the dense one where there is none."""
         require_tensors(x=x)
         if mask is None and x.dim() > 2:
-            mask = self.source.at(reach_of(self).output_size((int(x.shape[-2]), int(x.shape[-1]))))
+            mask = self.source.packed_at(reach_of(self).output_size((int(x.shape[-2]), int(x.shape[-1]))))
         return super().forward(x, mask)
 
 

@@ -19,7 +19,7 @@ from sparsegen.integrations.torch.calls.weight_state import WeightState, unchang
 from sparsegen.integrations.torch.convolution.conv_problem import pixels_of
 from sparsegen.integrations.torch.convolution.masked_conv import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
-from sparsegen.matrix.spatial_mask import both, dilate, resize
+from sparsegen.matrix.spatial_mask import both
 from sparsegen.operators import Density
 
 # They map zero to zero, so that the part outside the mask stays zero.
@@ -95,26 +95,23 @@ class MaskedSequential(nn.Module):
         kernels of layers, and one can read them while the one before still ends.
         """
         steps: list[_Step] = []
-        packed: list[PackedMask] = []
-        number, convolutions = 0, 0
+        live, number, convolutions = PackedMask.of(mask), 0, 0
         while number < len(self.layers):
             layer, own = self.layers[number], number
             number += 1
-            mask, size = self._mask_behind(layer, size, mask)
+            live, size = self._mask_behind(layer, size, live)
             if isinstance(layer, nn.BatchNorm2d):
-                steps.append(_Norm(layer, mask, self.mask_block))
+                steps.append(_Norm(layer, live.blocks, self.mask_block))
             elif not isinstance(layer, nn.Conv2d):
                 steps.append(layer)
             else:
-                if not packed or packed[-1].blocks is not mask:
-                    packed.append(PackedMask.of(mask))
                 weight, bias, number, relu = self._weights(own, layer)
                 device = mask.device
                 weight, bias = cast_like_dense(weight, device), cast_like_dense(bias, device)
-                live = replace(packed[-1], is_earlier=convolutions > 0)
-                steps.append(_Convolution(layer, weight, bias, relu, live, self.mask_block, self.density))
+                packed = replace(live, is_earlier=convolutions > 0)
+                steps.append(_Convolution(layer, weight, bias, relu, packed, self.mask_block, self.density))
                 convolutions += 1
-        return steps, mask
+        return steps, live.blocks
 
     def _weights(self, number: int, conv: nn.Conv2d) -> tuple[Tensor, Tensor | None, int, bool]:
         """Weight and bias with a norm that is folded in, the number of the next layer, whether a ReLU is fused."""
@@ -148,14 +145,14 @@ class MaskedSequential(nn.Module):
         return found
 
     def _mask_behind(
-        self, layer: nn.Module, size: tuple[int, int], mask: Tensor
-    ) -> tuple[Tensor, tuple[int, int]]:
+        self, layer: nn.Module, size: tuple[int, int], mask: PackedMask
+    ) -> tuple[PackedMask, tuple[int, int]]:
         """The mask of what a layer makes of images of a size, and its size."""
         if isinstance(layer, nn.Upsample):
             scale: Any = layer.scale_factor  # no None: `_require_known` refuses it
             rows, columns = scale if isinstance(scale, tuple) else (scale, scale)
             out = (int(size[0] * rows), int(size[1] * columns))
-            return resize(mask, size, self.mask_block, out), out
+            return PackedMask.resized(mask.blocks, size, self.mask_block, out), out
         if not isinstance(layer, (nn.Conv2d, *POOLS)):
             return mask, size
         reach = reach_of(layer)
@@ -163,8 +160,8 @@ class MaskedSequential(nn.Module):
         if isinstance(layer, nn.Conv2d) and not self.grows:
             if reach.stride == (1, 1) and out == size:
                 return mask, size
-            return resize(mask, size, self.mask_block, out), out
-        return dilate(mask, size, self.mask_block, reach), out
+            return PackedMask.resized(mask.blocks, size, self.mask_block, out), out
+        return PackedMask.behind(mask.blocks, size, self.mask_block, reach), out
 
 
 @dataclass(frozen=True, slots=True)

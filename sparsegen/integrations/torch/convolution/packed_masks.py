@@ -1,4 +1,4 @@
-"""Masks of spatial blocks and their words: packed where they lie, in one launch."""
+"""Masks of spatial blocks and their words: packed, and made of those before a layer, where they lie, in one launch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from torch import Tensor
 from sparsegen.integrations.torch.calls.devices import kernel_device_of
 from sparsegen.integrations.torch.calls.direct import may_run_at_once
 from sparsegen.integrations.torch.calls.launches import calls
-from sparsegen.integrations.torch.calls.plain_launches import current_stream
-from sparsegen.matrix.spatial_mask import words_of
+from sparsegen.integrations.torch.calls.plain_launches import PlainLaunches, current_stream, stream_of
+from sparsegen.integrations.torch.calls.prepared import is_capturing
+from sparsegen.integrations.torch.convolution.conv_problem import Side
+from sparsegen.matrix.axis_reach import AxisReach
+from sparsegen.matrix.spatial_mask import Reach, dilate, resize, words_of
 from sparsegen.plan.arrays import empty_tensors
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.mask_words import MaskPacking
+from sparsegen.plan.reached_mask import ReachedMask, bind_reached_mask
+
+_reaching = PlainLaunches(bind_reached_mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,39 @@ class PackedMask:
             return cls(mask, words_of(mask))
         pack = calls.target(packing_of, (mask,), packing_of, (mask,))
         return cls(mask, pack(mask))
+
+    @classmethod
+    def behind(cls, mask: Tensor, size: Side, block: Side, reach: Reach) -> PackedMask:
+        """The mask of what a convolution or a pool makes of images, of blocks that read a live one; see `dilate`.
+
+        Args:
+            mask: bools, as of `blocks`.
+            size: rows and columns of the images.
+            block: rows and columns of a block, of this mask and of the result's.
+        """
+        axes = [AxisReach.of_window(i, size[i], block[i], reach) for i in range(2)]
+        made = _reached(mask, *axes)
+        return cls.of(dilate(mask, size, block, reach)) if made is None else made
+
+    @classmethod
+    def resized(cls, mask: Tensor, size: Side, block: Side, out: Side, margin: int = 0) -> PackedMask:
+        """The mask of the same scene in images of another size, in blocks of as many pixels; see `resize`."""
+        made = _reached(mask, *(AxisReach.of_scene(size[i], block[i], out[i], margin) for i in range(2)))
+        return cls.of(resize(mask, size, block, out, margin=margin)) if made is None else made
+
+
+def _reached(mask: Tensor, down: AxisReach | None, across: AxisReach | None) -> PackedMask | None:
+    """Blocks that reach live ones, and their words, by one launch; None where no kernel of ours can run."""
+    device = kernel_device_of(mask.device)
+    if device is None or down is None or across is None or not mask.numel() or not may_run_at_once(mask):
+        return None
+    what = ReachedMask(len(mask), down, across)
+    if is_capturing(mask) and not what.is_loaded(shared_executor(device)):
+        return None
+    live = mask.contiguous()
+    blocks, words = live.new_empty(what.shape), live.new_empty(what.word_shape, dtype=torch.int64)
+    _reaching.of(device, what)(stream_of(live), live.data_ptr(), blocks.data_ptr(), words.data_ptr())
+    return PackedMask(blocks, words)
 
 
 def packing_of(mask: Tensor) -> Callable[[Tensor], Tensor]:
