@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,22 +15,28 @@ from sparsegen.kernels.convolution.masked_convolution import (
     result_constants,
 )
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.limits import (
+    SCHEDULERS,
+    TENSOR_CORES,
+    capable,
+    resident_blocks,
+    shared_memory_fits,
+)
 from sparsegen.matrix.features import Features
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import MaskedConv2dProblem, MaskOf
 from sparsegen.operators.convolution.masked_conv2d import UNIT
+from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
 MOST_CHANNELS, MOST_FILTERS, MOST_WEIGHTS = 8, 32, 4096
-OWN_OUTPUTS = 4  # outputs of a row for each thread
+CHUNK_BYTES = 16
 LARGEST_GRID = 1 << 31
-# Fitted, for a multiprocessor, to 1.2 to 1.4 ms on an H200: 256 images of 512², 3 channels, 5 to 100 % live.
-START_US, OUTPUT_CYCLES, REACHED = 3.0, 4.5, 0.3
-FLOP_PER_CYCLE = 256
-TILE_US, LOADED_US = (
-    20.0,
-    0.5,
-)  # microseconds of a tile that nothing hides, and of each load of a thread: on an H200
+OWN_ROWS = 4  # outputs of a thread at a time, down; across they are 16 bytes
+CHUNK_INSTRUCTIONS, ELEMENT_INSTRUCTIONS = 26, 40  # to load a chunk by vectors, and an element alone
+ADDED = 1.35  # instructions for each multiply-add, with loads and stores
+REGISTERS = 80  # of a thread, about
+TILE_US = 4.0  # microseconds of a tile, which those of other thread blocks hide
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,10 @@ class StripConvConfig(Config):
 
 class StripConv(MaskedConvolution[StripConvConfig]):
     """Each block computes a tile of outputs in float32, and loads the pixels that live units read to shared memory
-    once.
+    once, 16 bytes at a time where rows of images let it.
 
-    The operands may lie in pinned memory of the host. Only these pixels then cross the bus: warps load whole lines of
-    32 elements, 8 at a time.
+    A thread computes four rows of outputs, which share the pixels that it reads. The operands may lie in pinned memory
+    of the host: only pixels that are needed then cross the bus.
     """
 
     name = "strip_conv"
@@ -75,11 +82,16 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         self, problem: MaskedConv2dProblem, config: StripConvConfig, device: Device
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
+        yield capable(device, TENSOR_CORES)  # asynchronous copies
         yield shared_memory_fits("pixels", self._shared_bytes(problem, config), device)
 
     def constants(self, problem: MaskedConv2dProblem, config: StripConvConfig) -> Mapping[str, Value]:
-        p = problem
-        together = p.filters == 1 and p.out_width % OWN_OUTPUTS == 0
+        p, chunk, together = problem, CHUNK_BYTES // problem.dtype.itemsize, filters_together(problem)
+        if p.filters == 1:
+            is_whole = p.out_width % chunk == 0 and (has_whole_units(p) or p.mask_of is MaskOf.INPUT)
+            vector = chunk if is_whole else 1
+        else:
+            vector = together if p.filters % together == 0 and together != 3 else 1
         return {
             "dtype": p.dtype.value,
             "channels": p.channels,
@@ -92,7 +104,9 @@ class StripConv(MaskedConvolution[StripConvConfig]):
             "block_columns": p.mask_block.columns,
             "whole_units": has_whole_units(p),
             **result_constants(p),
-            "vector": OWN_OUTPUTS if together and (has_whole_units(p) or p.mask_of is MaskOf.INPUT) else 1,
+            "vector_x": loaded_together(p),
+            "vector": vector,
+            "together": together,
         }
 
     def launch(
@@ -107,14 +121,20 @@ class StripConv(MaskedConvolution[StripConvConfig]):
     def analytic_us(
         self, problem: MaskedConv2dProblem, features: Features, config: StripConvConfig, device: Device
     ) -> float:
-        p, rates = problem, device.expected_rates
-        flop = 2 * live_share(p) * p.filters * p.channels * p.taps
-        cycles = OUTPUT_CYCLES + flop / (REACHED * FLOP_PER_CYCLE)
-        computing = p.batch * p.out_height * p.out_width * cycles / device.cycles_per_us
-        waiting = TILE_US + LOADED_US * self._shared_bytes(p, config) / 4 / config.threads
-        return (
-            rates.launch_us + START_US + max(computing, waiting) + p.cost(0).bytes / rates.copy_bytes_per_us
-        )
+        p, rates, taken = problem, device.expected_rates, self._shared_bytes(problem, config)
+        live, chunk, together = live_share(p), CHUNK_BYTES // p.dtype.itemsize, loaded_together(p)
+        tiles = self._tiles(p, config) * any_live(live, config.units_down * config.units_across)
+        rows, chunks = self._window(p, config)
+        each = CHUNK_INSTRUCTIONS if together * p.dtype.itemsize >= 4 else ELEMENT_INSTRUCTIONS
+        loading = tiles * rows * chunks * chunk / together * each
+        across = min(config.units_across, WARP * chunk // UNIT)  # units that a warp's outputs lie in
+        sums = p.batch * p.out_height * p.out_width * p.filters
+        adding = ADDED * sums * p.taps * p.channels * any_live(live, across)
+        issuing = (loading + adding) / WARP / (SCHEDULERS * device.cycles_per_us)
+        resident = resident_blocks(config.threads, REGISTERS, taken, device)
+        waiting = tiles * TILE_US / (resident * device.multiprocessors)
+        moving = p.cost(0).bytes / rates.copy_bytes_per_us
+        return rates.launch_us + max(issuing, waiting, moving)
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> StripConvConfig:
         """Returns the largest tiles that fit a multiprocessor three times, so that loads of one overlap with sums of
@@ -133,14 +153,33 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         rows, columns = config.units_down * UNIT, config.units_across * UNIT
         return problem.batch * ceil_div(problem.out_height, rows) * ceil_div(problem.out_width, columns)
 
-    @staticmethod
-    def _shared_bytes(problem: MaskedConv2dProblem, config: StripConvConfig) -> int:
+    def _shared_bytes(self, problem: MaskedConv2dProblem, config: StripConvConfig) -> int:
         """The bytes of pixels, weights, bias and of what units are active."""
-        p, c, size = problem, config, problem.filter_size
-        pitch = (c.units_across * UNIT + size.columns - 1) * p.channels + 1
-        pixels = (c.units_down * UNIT + size.rows - 1) * pitch
-        floats = pixels + p.filters * (p.taps * p.channels + 1)
-        return round_up(4 * (floats + 1) + c.units_down * c.units_across, 16)
+        p, c = problem, config
+        rows, chunks = self._window(p, c)
+        pitch = chunks + ((chunks - 1) // p.channels if p.channels % 2 == 0 else 0)
+        floats = round_up(p.filters, filters_together(p)) * (p.taps * p.channels + 1)
+        alike = p.mask_block.rows if p.mask_of is MaskOf.INPUT else 1
+        words = floats + ((rows - 1) // alike + 2) * ceil_div(chunks, 32) + 1
+        return round_up(CHUNK_BYTES * rows * pitch + 4 * words + c.units_down * c.units_across, CHUNK_BYTES)
+
+    @staticmethod
+    def _window(problem: MaskedConv2dProblem, config: StripConvConfig) -> tuple[int, int]:
+        """Rows of the pixels that a tile reads, and chunks of a row."""
+        p, chunk = problem, CHUNK_BYTES // problem.dtype.itemsize
+        pixels = config.units_across * UNIT + p.filter_size.columns - 1
+        lead = -p.padding.columns * p.channels % chunk
+        return config.units_down * UNIT + p.filter_size.rows - 1, ceil_div(lead + pixels * p.channels, chunk)
+
+
+def loaded_together(problem: MaskedConv2dProblem) -> int:
+    """The elements that an access loads, as many as rows of images let it."""
+    return math.gcd(CHUNK_BYTES // problem.dtype.itemsize, problem.width * problem.channels)
+
+
+def filters_together(problem: MaskedConv2dProblem) -> int:
+    """The filters that a thread computes at a time: outputs of four rows and 16 bytes of columns each."""
+    return min(problem.filters, problem.dtype.itemsize)
 
 
 FAMILY = StripConv()
