@@ -22,6 +22,7 @@ from sparsegen.kernels.layouts.limits import (
     resident_blocks,
     shared_memory_fits,
 )
+from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import MaskedConv2dProblem, MaskOf
@@ -155,13 +156,24 @@ class StripConv(MaskedConvolution[StripConvConfig]):
 
     def _shared_bytes(self, problem: MaskedConv2dProblem, config: StripConvConfig) -> int:
         """The bytes of pixels, weights, bias and of what units are active."""
-        p, c = problem, config
+        p, c, units = problem, config, config.units_down * config.units_across
         rows, chunks = self._window(p, c)
-        pitch = chunks + ((chunks - 1) // p.channels if p.channels % 2 == 0 else 0)
+        pitch = chunks + ((chunks - 1) // p.channels if p.channels % 2 == 0 else 0) | 1
         floats = round_up(p.filters, filters_together(p)) * (p.taps * p.channels + 1)
         alike = p.mask_block.rows if p.mask_of is MaskOf.INPUT else 1
         words = floats + ((rows - 1) // alike + 2) * ceil_div(chunks, 32) + 1
-        return round_up(CHUNK_BYTES * rows * pitch + 4 * words + c.units_down * c.units_across, CHUNK_BYTES)
+        return round_up(
+            CHUNK_BYTES * rows * pitch + self._mask_bytes(p, c) + 4 * words + 2 * units, CHUNK_BYTES
+        )
+
+    @staticmethod
+    def _mask_bytes(problem: MaskedConv2dProblem, config: StripConvConfig) -> int:
+        """The bytes of the blocks of the mask that a tile meets."""
+        p, size = problem, problem.filter_size
+        reach = (size.rows - 1, size.columns - 1) if p.mask_of is MaskOf.INPUT else (0, 0)
+        rows, columns = config.units_down * UNIT + reach[0], config.units_across * UNIT + reach[1]
+        words = (columns - 1) // p.mask_block.columns // WORD_BITS + 2
+        return ((rows - 1) // p.mask_block.rows + 2) * words * WORD_BITS // 8
 
     @staticmethod
     def _window(problem: MaskedConv2dProblem, config: StripConvConfig) -> tuple[int, int]:
