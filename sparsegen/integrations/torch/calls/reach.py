@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from torch import nn
@@ -33,10 +34,18 @@ def padding_in_numbers(
 
 def reach_of(layer: nn.Module) -> Reach:
     """Returns the input pixels that an output pixel of a convolution or a pool reads."""
-    pair = {name: _pair(getattr(layer, name)) for name in ("kernel_size", "stride")}
-    dilation = _pair(getattr(layer, "dilation", 1))
-    padding = padding_in_numbers(layer.padding, pair["kernel_size"], dilation)
-    return Reach(pair["kernel_size"], pair["stride"], padding, dilation)
+    kernel, stride, dilation = (
+        _pair(getattr(layer, name, 1)) for name in ("kernel_size", "stride", "dilation")
+    )
+    return _checked(kernel, stride, padding_in_numbers(layer.padding, kernel, dilation), dilation)
+
+
+@lru_cache(maxsize=256)
+def _checked(
+    kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
+) -> Reach:
+    """A reach, whose checks take longer than a launch."""
+    return Reach(kernel, stride, padding, dilation)
 
 
 def _pair(value: Any) -> tuple[int, int]:

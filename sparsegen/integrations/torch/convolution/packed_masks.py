@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,24 +62,41 @@ class PackedMask:
             size: rows and columns of the images.
             block: rows and columns of a block, of this mask and of the result's.
         """
-        axes = [AxisReach.of_window(i, size[i], block[i], reach) for i in range(2)]
-        made = _reached(mask, *axes)
+        made = _launched(mask, _behind, size, block, reach)
         return cls.of(dilate(mask, size, block, reach)) if made is None else made
 
     @classmethod
     def resized(cls, mask: Tensor, size: Side, block: Side, out: Side, margin: int = 0) -> PackedMask:
         """The mask of the same scene in images of another size, in blocks of as many pixels; see `resize`."""
-        made = _reached(mask, *(AxisReach.of_scene(size[i], block[i], out[i], margin) for i in range(2)))
+        made = _launched(mask, _resized, size, block, out, margin)
         return cls.of(resize(mask, size, block, out, margin=margin)) if made is None else made
 
 
-def _reached(mask: Tensor, down: AxisReach | None, across: AxisReach | None) -> PackedMask | None:
-    """Blocks that reach live ones, and their words, by one launch; None where no kernel of ours can run."""
+@lru_cache(maxsize=256)
+def _behind(images: int, size: Side, block: Side, reach: Reach) -> ReachedMask | None:
+    """The launch of `PackedMask.behind`; None where what blocks read is no interval."""
+    down, across = (AxisReach.of_window(i, size[i], block[i], reach) for i in range(2))
+    return None if down is None or across is None else ReachedMask(images, down, across)
+
+
+@lru_cache(maxsize=256)
+def _resized(images: int, size: Side, block: Side, out: Side, margin: int) -> ReachedMask:
+    """The launch of `PackedMask.resized`."""
+    down, across = (AxisReach.of_scene(size[i], block[i], out[i], margin) for i in range(2))
+    return ReachedMask(images, down, across)
+
+
+def _launched(mask: Tensor, of: Callable[..., ReachedMask | None], *geometry: Any) -> PackedMask | None:
+    """Blocks that reach live ones, and their words, by one launch; None where no kernel of ours can run.
+
+    Args:
+        of: makes the launch of a number of images and a geometry.
+    """
     device = kernel_device_of(mask.device)
-    if device is None or down is None or across is None or not mask.numel() or not may_run_at_once(mask):
+    if device is None or not mask.numel() or not may_run_at_once(mask):
         return None
-    what = ReachedMask(len(mask), down, across)
-    if is_capturing(mask) and not what.is_loaded(shared_executor(device)):
+    what = of(len(mask), *geometry)
+    if what is None or (is_capturing(mask) and not what.is_loaded(shared_executor(device))):
         return None
     live = mask.contiguous()
     blocks, words = live.new_empty(what.shape), live.new_empty(what.word_shape, dtype=torch.int64)
