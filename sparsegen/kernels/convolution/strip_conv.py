@@ -25,19 +25,23 @@ from sparsegen.kernels.layouts.limits import (
 from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.live_blocks import any_live
-from sparsegen.operators import MaskedConv2dProblem, MaskOf
+from sparsegen.operators import MaskedConv2dProblem, MaskOf, Rest
 from sparsegen.operators.convolution.masked_conv2d import UNIT
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
 MOST_CHANNELS, MOST_FILTERS, MOST_WEIGHTS = 8, 32, 4096
-CHUNK_BYTES = 16
+CHUNK_BYTES, SHORTEST_COPY = 16, 4  # bytes that are copied at once, at most and at least
 LARGEST_GRID = 1 << 31
 OWN_ROWS = 4  # outputs of a thread at a time, down; across they are 16 bytes
-CHUNK_INSTRUCTIONS, ELEMENT_INSTRUCTIONS = 26, 40  # to load a chunk by vectors, and an element alone
-ADDED = 1.35  # instructions for each multiply-add, with loads and stores
-REGISTERS = 80  # of a thread, about
-TILE_US = 4.0  # microseconds of a tile, which those of other thread blocks hide
+UNROLLED = 64  # most weights that stay in registers
+# Of an H200 (256 images of 512², one filter, 0 to 95 % dead): instructions that load a chunk by vectors, and an element
+# alone; those for a multiply-add; share of the cycles in which a multiprocessor issues.
+CHUNK_INSTRUCTIONS, ELEMENT_INSTRUCTIONS, ADDED, BUSY = 26, 40, 1.35, 0.9
+REGISTERS, FEW_REGISTERS = 128, 64  # of a thread, about: with weights in shared memory, and in registers
+ACCESS_CYCLES = 4  # of shared memory, for 16 bytes of each of a warp's threads
+LATENCY = 5.5  # cycles of an instruction where one warp alone is at work (3 → 32 channels, one image of 512²)
+TILE_US = 2.3  # microseconds until a tile's mask and pixels are there
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class StripConv(MaskedConvolution[StripConvConfig]):
             f"there are at most {MOST_CHANNELS} channels ({p.channels}), {MOST_FILTERS} filters ({p.filters}) and "
             f"{MOST_WEIGHTS} weights ({weights})",
         )
+        rows = p.filter_size.rows
+        yield Constraint(rows <= UNIT + 1, f"a filter has at most {UNIT + 1} rows ({rows})")
         yield Constraint(p.mask_of is not MaskOf.ANY_INPUT, "x is zero outside of a mask of the input")
         least = self._tiles(p, StripConvConfig(units_down=1, units_across=4))
         yield Constraint(least < LARGEST_GRID, "tiles are counted with 31 bits")
@@ -108,6 +114,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
             "vector_x": loaded_together(p),
             "vector": vector,
             "together": together,
+            "unrolls": _is_unrolled(p),
         }
 
     def launch(
@@ -122,20 +129,29 @@ class StripConv(MaskedConvolution[StripConvConfig]):
     def analytic_us(
         self, problem: MaskedConv2dProblem, features: Features, config: StripConvConfig, device: Device
     ) -> float:
-        p, rates, taken = problem, device.expected_rates, self._shared_bytes(problem, config)
-        live, chunk, together = live_share(p), CHUNK_BYTES // p.dtype.itemsize, loaded_together(p)
-        tiles = self._tiles(p, config) * any_live(live, config.units_down * config.units_across)
-        rows, chunks = self._window(p, config)
-        each = CHUNK_INSTRUCTIONS if together * p.dtype.itemsize >= 4 else ELEMENT_INSTRUCTIONS
-        loading = tiles * rows * chunks * chunk / together * each
-        across = min(config.units_across, WARP * chunk // UNIT)  # units that a warp's outputs lie in
-        sums = p.batch * p.out_height * p.out_width * p.filters
-        adding = ADDED * sums * p.taps * p.channels * any_live(live, across)
-        issuing = (loading + adding) / WARP / (SCHEDULERS * device.cycles_per_us)
-        resident = resident_blocks(config.threads, REGISTERS, taken, device)
-        waiting = tiles * TILE_US / (resident * device.multiprocessors)
-        moving = p.cost(0).bytes / rates.copy_bytes_per_us
-        return rates.launch_us + max(issuing, waiting, moving)
+        p, c, rates = problem, config, device.expected_rates
+        chunk, live, units = CHUNK_BYTES // p.dtype.itemsize, live_share(p), c.units_down * c.units_across
+        met = any_live(live, units)  # share of tiles that have something to do
+        tiles = self._tiles(p, c) * (met if p.rest is Rest.KEPT else 1.0)
+        patches = units * live / met * (UNIT // OWN_ROWS) * UNIT / chunk  # of a tile
+        added, accesses = _work(p, chunk)
+        cycles = self._loading(p, c) / SCHEDULERS + patches / WARP * (
+            added / SCHEDULERS + ACCESS_CYCLES * accesses
+        )
+        registers = FEW_REGISTERS if _is_unrolled(p) else REGISTERS
+        resident = resident_blocks(c.threads, registers, self._shared_bytes(p, c), device)
+        together = min(resident, max(1.0, tiles / device.multiprocessors))
+        waves = max(1.0, tiles / (resident * device.multiprocessors))
+        alone = LATENCY * added * ceil_div(round(patches), c.threads)
+        working = max(together * cycles / BUSY, alone) / rates.clock_mhz
+        return rates.launch_us + max(waves * (TILE_US + working), p.cost(0).bytes / rates.copy_bytes_per_us)
+
+    def _loading(self, problem: MaskedConv2dProblem, config: StripConvConfig) -> float:
+        """Instructions of warps that load the pixels of a tile."""
+        rows, chunks = self._window(problem, config)
+        itemsize, together = problem.dtype.itemsize, loaded_together(problem)
+        each = CHUNK_INSTRUCTIONS if together * itemsize >= SHORTEST_COPY else ELEMENT_INSTRUCTIONS
+        return rows * chunks * CHUNK_BYTES // itemsize / together * each / WARP
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> StripConvConfig:
         """Returns the largest tiles that fit a multiprocessor three times, so that loads of one overlap with sums of
@@ -160,8 +176,8 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         rows, chunks = self._window(p, c)
         pitch = chunks + ((chunks - 1) // p.channels if p.channels % 2 == 0 else 0) | 1
         floats = round_up(p.filters, filters_together(p)) * (p.taps * p.channels + 1)
-        alike = p.mask_block.rows if p.mask_of is MaskOf.INPUT else 1
-        words = floats + ((rows - 1) // alike + 2) * ceil_div(chunks, 32) + 1
+        kinds = (rows - 1) // p.mask_block.rows + 2 if p.mask_of is MaskOf.INPUT else c.units_down
+        words = floats + kinds * ceil_div(chunks, WARP) + 1
         return round_up(
             CHUNK_BYTES * rows * pitch + self._mask_bytes(p, c) + 4 * words + 2 * units, CHUNK_BYTES
         )
@@ -187,6 +203,21 @@ class StripConv(MaskedConvolution[StripConvConfig]):
 def loaded_together(problem: MaskedConv2dProblem) -> int:
     """The elements that an access loads, as many as rows of images let it."""
     return math.gcd(CHUNK_BYTES // problem.dtype.itemsize, problem.width * problem.channels)
+
+
+def _is_unrolled(problem: MaskedConv2dProblem) -> bool:
+    """True if the weights of the filters that a thread computes at a time stay in registers."""
+    return problem.taps * problem.channels * filters_together(problem) <= UNROLLED
+
+
+def _work(problem: MaskedConv2dProblem, chunk: int) -> tuple[float, float]:
+    """Instructions of a thread for its outputs, and accesses of 16 bytes to shared memory."""
+    p, size, together = problem, problem.filter_size, filters_together(problem)
+    weights, parts = p.taps * p.channels, ceil_div(p.filters, together)
+    segment = ceil_div((chunk + size.columns - 1) * p.channels + chunk - 1, chunk)
+    looks = 1 if _is_unrolled(p) else OWN_ROWS  # at each weight
+    accesses = (OWN_ROWS + size.rows - 1) * segment + looks * weights * together / 4
+    return ADDED * OWN_ROWS * chunk * together * parts * weights, parts * accesses
 
 
 def filters_together(problem: MaskedConv2dProblem) -> int:
