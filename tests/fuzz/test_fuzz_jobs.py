@@ -14,9 +14,7 @@ import pytest
 from fuzz_mutations import damaged_bytes, damaged_json
 from fuzz_report import Fuzz
 
-from sparsegen.errors import (
-    BundleError,
-)
+from sparsegen.errors import BundleError
 from sparsegen.tuning.jobs import job
 from sparsegen.tuning.jobs.bundle import JOB, MANIFEST, Bundle, open_bundle
 from sparsegen.tuning.jobs.results import read_result

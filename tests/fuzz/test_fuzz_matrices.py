@@ -19,11 +19,7 @@ from fuzz_report import Fuzz
 from tuning_samples import H100
 
 import sparsegen
-from sparsegen.errors import (
-    MatrixError,
-    SavedOperatorError,
-    SparsegenError,
-)
+from sparsegen.errors import MatrixError, SavedOperatorError, SparsegenError
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.matrix.generators import random_rows
 from sparsegen.matrix.load import load_matrix

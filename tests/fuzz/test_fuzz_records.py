@@ -21,12 +21,7 @@ from sparsegen import backends
 from sparsegen.bench.results import result_file, result_reader
 from sparsegen.bench.results.results import Results
 from sparsegen.dispatch.choice import choose, forget
-from sparsegen.errors import (
-    DatabaseError,
-    ImportFileError,
-    PinsError,
-    ResultsError,
-)
+from sparsegen.errors import DatabaseError, ImportFileError, PinsError, ResultsError
 from sparsegen.tuning_db import exchange
 from sparsegen.tuning_db.check import check
 from sparsegen.tuning_db.exchange import Content
