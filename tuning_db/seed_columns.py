@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sparsegen.tuning_db.seed_file import BASELINE, FORMAT, MEASUREMENT, PATTERN
 
-SHORT = 6  # hexadecimal digits of a name; more where these do not tell the rows of a table apart
-SHORT_OF_FEW = 3  # of conditions, which are few
+SHORT = 4  # characters of a name, 6 bits each; more where these do not tell the rows of a table apart
+SHORT_OF_FEW = 2  # of conditions, which are few
 
 Document = dict[str, Any]
 SECOND = timedelta(seconds=1)
@@ -72,18 +73,18 @@ class _Table:
     """Distinct rows, named by their own contents."""
 
     def __init__(self, short: int | None = None) -> None:
-        """Gives names of at least ``short`` digits, by default `SHORT`."""
+        """Gives names of at least ``short`` characters, by default `SHORT`."""
         self._rows: dict[str, Any] = {}
         self._short = SHORT if short is None else short
 
     def place(self, row: Any) -> str:
         """Add a row, unless it is there; return its whole digest."""
-        digest = hashlib.sha256(json.dumps(row).encode()).hexdigest()
+        digest = urlsafe_b64encode(hashlib.sha256(json.dumps(row).encode()).digest()).decode()
         self._rows[digest] = row
         return digest
 
     def names(self) -> dict[str, str]:
-        """The first digits of all digests, as many as tell them apart, in the order of the rows' contents."""
+        """The first characters of all digests, as many as tell them apart, in the order of the rows' contents."""
         length = self._short
         while len({digest[:length] for digest in self._rows}) < len(self._rows):
             length += 1

@@ -9,12 +9,12 @@ The JSON is an export in columns (`seed_columns` turns one into the other), one 
 
     {"format": "sparsegen-seeds/2", "version": 3,
     "devices": [{"key": ..., "rates": {...}}],
-    "patterns": {"1c9e51": ["ecd7eb75...", 4096, 1024, 1258824, ...], ...},
+    "patterns": {"HJ5R": ["ecd7eb75...", 4096, 1024, 1258824, ...], ...},
     "tunables": {"csr_spmm": ["tile_n", ...], ...},
-    "variants": {"7a0b9f": ["csr_spmm", 32, ..., "80a22737"], ...},
-    "conditions": {"3f6": {"outcome": "ok", "final": true, "count": 100, "driver": "580.159.04", ...}, ...},
-    "results": [{"problem": {...}, "pattern": "1c9e51", "device": 0, "from": "2026-11-21T10:57:06+00:00",
-    "measurements": [["7a0b9f", "3f6", 13.79, ...], ...], "baselines": [["81b", ...], ...]}, ...]}
+    "variants": {"egu8": ["csr_spmm", 32, ..., "80a22737"], ...},
+    "conditions": {"P2": {"outcome": "ok", "final": true, "count": 100, "driver": "580.159.04", ...}, ...},
+    "results": [{"problem": {...}, "pattern": "HJ5R", "device": 0, "from": "2026-11-21T10:57:06+00:00",
+    "measurements": [["egu8", "P2", 13.79, ...], ...], "baselines": [["gb", ...], ...]}, ...]}
 
 Patterns, variants and conditions (what many records have in common) are named by their own contents, so that a new row
 changes no other line. A row has the values of `MEASUREMENT` or `BASELINE`, in this order, without those at its end that
