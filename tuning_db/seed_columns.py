@@ -27,6 +27,7 @@ def pack(document: Document) -> Document:
     if document.get("predictions"):
         raise ValueError("what is packaged was measured: a document with predictions cannot be packed")
     patterns, variants, conditions = _Table(), _Table(), _Table(SHORT_OF_FEW)
+    families: dict[str, dict[str, Any]] = {}
     groups: dict[tuple[int, int], tuple[list[Document], list[Document]]] = {}
     for m in map(_members, document["measurements"]):
         m["variant"] = variants.place([m.pop("family"), *m.pop("config").values(), m.pop("source_digest")])
@@ -42,6 +43,8 @@ def pack(document: Document) -> Document:
     for w in document["workloads"]:
         patterns.place([w["fingerprint"], *(w["features"][name] for name in PATTERN)])
     names = patterns.names() | variants.names() | conditions.names()
+    for name, (family, *row) in variants.rows().items():
+        families.setdefault(family, {})[name] = row
     results = []
     for (number, device), (ours, others) in groups.items():
         workload = document["workloads"][number]
@@ -63,7 +66,7 @@ def pack(document: Document) -> Document:
         "devices": document["devices"],
         "patterns": patterns.rows(),
         "tunables": dict(sorted((m["family"], list(m["config"])) for m in document["measurements"])),
-        "variants": variants.rows(),
+        "variants": families,
         "conditions": conditions.rows(),
         "results": results,
     }

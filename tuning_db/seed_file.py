@@ -7,11 +7,11 @@ exports makes of the JSON, and these tables against the models.
 
 The JSON is an export in columns (`seed_columns` turns one into the other), one row a line::
 
-    {"format": "sparsegen-seeds/2", "version": 3,
+    {"format": "sparsegen-seeds/3", "version": 3,
     "devices": [{"key": ..., "rates": {...}}],
     "patterns": {"HJ5R": ["ecd7eb75...", 4096, 1024, 1258824, ...], ...},
     "tunables": {"csr_spmm": ["tile_n", ...], ...},
-    "variants": {"egu8": ["csr_spmm", 32, ..., "80a22737"], ...},
+    "variants": {"csr_spmm": {"egu8": [32, ..., "80a22737"], ...}, ...},
     "conditions": {"P2": {"outcome": "ok", "final": true, "count": 100, "driver": "580.159.04", ...}, ...},
     "results": [{"problem": {...}, "pattern": "HJ5R", "device": 0, "from": "2026-11-21T10:57:06+00:00",
     "measurements": [["egu8", "P2", 13.79, ...], ...], "baselines": [["gb", ...], ...]}, ...]}
@@ -36,7 +36,7 @@ Document = dict[str, Any]
 SCHEMA_VERSION = "0009"  # version in `schema_versions` that has these tables
 NAME = "seeds.db"  # beside the JSON files, in a wheel
 
-FORMAT = "sparsegen-seeds/2"
+FORMAT = "sparsegen-seeds/3"
 TIMES = ("median_us", "low_us", "high_us")
 MEASUREMENT = (
     "variant", "conditions", *TIMES, "after", "worst_error", "registers", "spill_bytes", "packed_bytes",
@@ -132,7 +132,11 @@ class _Writer:
         devices = [self._device(device) for device in document["devices"]]
         patterns = {name: self._pattern(row) for name, row in document["patterns"].items()}
         tunables = document["tunables"]
-        variants = {name: self._variant(row, tunables[row[0]]) for name, row in document["variants"].items()}
+        variants = {
+            name: self._variant(family, row, tunables[family])
+            for family, rows in document["variants"].items()
+            for name, row in rows.items()
+        }
         conditions = document["conditions"]
         for group in document["results"]:
             place = {
@@ -172,8 +176,8 @@ class _Writer:
         digest = hashlib.sha256(f"{operator} {text}".encode()).hexdigest()
         return self._id_of("problems", (digest,), {"operator": operator, "fields": text, "digest": digest})
 
-    def _variant(self, row: Sequence[object], tunables: Sequence[str]) -> int:
-        family, *values, digest = row
+    def _variant(self, family: str, row: Sequence[object], tunables: Sequence[str]) -> int:
+        *values, digest = row
         config = _canonical(dict(zip(tunables, values, strict=True)))
         columns = {"family": family, "config": config, "source_digest": digest}
         return self._id_of("variants", tuple(columns.values()), columns)
