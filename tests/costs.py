@@ -110,7 +110,7 @@ def _by_first(names: Iterable[str], mark: str) -> dict[str, list[str]]:
 
 
 def _grouped(tests: Iterable[str]) -> list[str | list[str]]:
-    """Functions' names; a list for one of which only some cases are meant: its name, then theirs."""
+    """Groups cases under their function: its name alone, or a list of it and of those that are meant."""
     cases = _by_first(tests, "[")
     return [function if "" in of else [function, *of] for function, of in cases.items()]
 
