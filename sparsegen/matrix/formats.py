@@ -385,7 +385,7 @@ def _from_coordinates(stored: Coordinates, source: str) -> CsrMatrix:
     return _canonical(csr, stored.values.dtype)
 
 
-def as_real(values: Array, source: str, *, place: str = "values") -> Array:
+def as_real(values: Array, source: str) -> Array:
     """float32 and float64 as they are; float16, integers and booleans to float32.
 
     Raises:
@@ -393,7 +393,7 @@ def as_real(values: Array, source: str, *, place: str = "values") -> Array:
     """
     if values.dtype.kind not in "fiub":
         hint = "; take its real part first" if values.dtype.kind == "c" else ""
-        raise MatrixError(f"expected real numbers, got {values.dtype}{hint}", source=source, place=place)
+        raise MatrixError(f"expected real numbers, got {values.dtype}{hint}", source=source, place="values")
     wide = values.dtype.kind == "f" and values.dtype.itemsize > 4
     # astype also brings a foreign byte order to the machine's own.
     return values.astype(np.float64 if wide else np.float32, copy=False)
