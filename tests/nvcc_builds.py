@@ -31,7 +31,7 @@ def ptxas(source: str, folder: Path, architecture: str = "90a") -> str:
 
 
 def registers(source: str, folder: Path, architecture: str = "90a") -> int:
-    """Returns the registers of a thread, of which the kernel spills none."""
+    """Counts a thread's registers; the kernel spills none."""
     said = ptxas(source, folder, architecture)
     assert "0 bytes spill stores, 0 bytes spill loads" in said, said
     [found] = re.findall(r"Used (\d+) registers", said)
