@@ -126,10 +126,13 @@ def shortened_baseline(found: Baseline) -> Baseline:
 
 
 def rounded(sample: Sample) -> Sample:
-    """Rounds the median to nanoseconds, and percentiles to four digits, which is finer than they scatter."""
-    median = round(sample.median_us, 3)
-    low, high = (float(f"{round(us, 3):.4g}") for us in (sample.low_us, sample.high_us))
-    return replace(sample, median_us=median, low_us=min(low, median), high_us=max(high, median))
+    """Rounds times to nanoseconds."""
+    return replace(
+        sample,
+        median_us=round(sample.median_us, 3),
+        low_us=round(sample.low_us, 3),
+        high_us=round(sample.high_us, 3),
+    )
 
 
 def newest(group: Iterable[Measurement]) -> list[Measurement]:

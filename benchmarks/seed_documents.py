@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sparsegen.tuning_db.seed_columns import Document
-from sparsegen.tuning_db.seed_file import BASELINE, FORMAT, MEASUREMENT, PATTERN, TIMES
+from sparsegen.tuning_db.seed_file import BASELINE, FORMAT, MEASUREMENT, PATTERN, values_of
 
-SAMPLE = (*TIMES, "count", "cold", "measured_as", "clock_mhz", "throttle_reasons")
+SAMPLE = ("median_us", "low_us", "high_us", "count", "cold", "measured_as", "clock_mhz", "throttle_reasons")
 ONE_A_LINE = {"devices": "[]", "patterns": "{}", "tunables": "{}", "conditions": "{}"}
 
 
@@ -67,8 +67,7 @@ def _record(
     columns: Sequence[str], row: Sequence[Any], conditions: Mapping[str, Document], start: datetime
 ) -> Document:
     """A record as an export has it."""
-    members = dict(zip(columns, row, strict=False))
-    members |= conditions[members.pop("conditions")]
+    members = values_of(columns, row, conditions)
     members["measured_at"] = (start + timedelta(seconds=members.pop("after"))).isoformat()
     sample = {name: members.pop(name) for name in SAMPLE if name in members}
     if sample.get("median_us") is not None:

@@ -99,8 +99,12 @@ class _Table:
 
 
 def _members(record: Document) -> Document:
-    """A record with the members of its sample beside its own."""
-    return {**{n: value for n, value in record.items() if n != "sample"}, **record.get("sample", {})}
+    """A record with the members of its sample beside its own, percentiles as nanoseconds from the median."""
+    sample = dict(record.get("sample", {}))
+    if sample:
+        median, low, high = sample["median_us"], sample.pop("low_us"), sample.pop("high_us")
+        sample |= {"below_ns": round(1000 * (median - low)), "above_ns": round(1000 * (high - median))}
+    return {**{n: value for n, value in record.items() if n != "sample"}, **sample}
 
 
 def _row(columns: Sequence[str], record: Document, names: Mapping[str, str], start: datetime) -> list[Any]:

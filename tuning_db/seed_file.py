@@ -18,7 +18,8 @@ The JSON is an export in columns (`seed_columns` turns one into the other), one 
 
 Patterns, variants and conditions (what many records have in common) are named by their own contents, so that a new row
 changes no other line. A row has the values of `MEASUREMENT` or `BASELINE`, in this order, without those at its end that
-are null; ``after`` is the seconds from the group's ``from`` to when it was measured.
+are null; percentiles are whole nanoseconds below and above the median, and ``after`` is the seconds from the group's
+``from`` to when it was measured.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SCHEMA_VERSION = "0009"  # version in `schema_versions` that has these tables
 NAME = "seeds.db"  # beside the JSON files, in a wheel
 
 FORMAT = "sparsegen-seeds/3"
-TIMES = ("median_us", "low_us", "high_us")
+TIMES = ("median_us", "below_ns", "above_ns")
 MEASUREMENT = (
     "variant", "conditions", *TIMES, "after", "worst_error", "registers", "spill_bytes", "packed_bytes",
     "compile_seconds", "prepare_seconds",
@@ -201,12 +202,22 @@ class _Writer:
             self._insert(table, {**place, **row})
 
 
+def values_of(columns: Sequence[str], row: Sequence[Any], conditions: Mapping[str, Document]) -> Document:
+    """The values of a row by name, with its conditions and its percentiles in microseconds."""
+    values = dict(zip(columns, row, strict=False))
+    values |= conditions[values.pop("conditions")]
+    below, above = values.pop("below_ns", None), values.pop("above_ns", None)
+    if below is not None and above is not None:
+        median = values["median_us"]
+        values |= {"low_us": round(median - below / 1000, 3), "high_us": round(median + above / 1000, 3)}
+    return values
+
+
 def _members(
     columns: Sequence[str], row: Sequence[Any], conditions: Mapping[str, Document], start: datetime
 ) -> Document:
     """The columns of a table's row, but for what it refers to."""
-    members = dict(zip(columns, row, strict=False))
-    members |= conditions[members.pop("conditions")]
+    members = values_of(columns, row, conditions)
     cold, kind = members.pop("cold", True), members.pop("measured_as", None)
     members["measured_as"] = kind or ("warm" if cold is False else "cold")
     members["sample_count"] = members.pop("count", None)
