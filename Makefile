@@ -37,7 +37,7 @@ test test-fast test-long test-all test-torch test-examples: export OPENBLAS_NUM_
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
 	@echo 'make test   tests of everything, some 7 minutes on 2 cores; those that need what is not there skip themselves'
-	@echo 'make test-fast   7,000 of them in some 35 s: nothing that compiles, starts processes or takes 0.1 s'
+	@echo 'make test-fast   most of them in some 35 s: nothing that compiles, starts processes or takes 0.1 s'
 	@echo 'make test-long   what make test leaves out: more variants of the kernels, and tests that take long'
 	@echo 'make test-all    both'
 	@echo 'make test-gpu    the tests that need a GPU, as many as begin within GPU_SECONDS=240, on all GPUs; a line for each family'

@@ -3,10 +3,11 @@
     python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
 
 They keep, for each workload, the fastest few variants, each family's fastest and each family's heuristic config (by
-these dispatch compares families and heuristics), and the baselines. They leave out variants that today's families
-refuse, those with a newer source measured on the same workload, and all that was measured on the test half of DLMC's
-layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged. Numbers are written as fine as the clocks that
-told them, without what the host took (`shortened`). A JSON export, or packaged seeds, may stand for a database.
+these dispatch compares families and heuristics), and each baseline's latest time. They leave out variants that today's
+families refuse, those with a newer source measured on the same workload, and all that was measured on the test half of
+DLMC's layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged. Numbers are written as fine as the clocks
+that told them, without what the host took or packed (`shortened`). A JSON export, or packaged seeds, may stand for a
+database.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
         for measurement in filter(may_ship, store.all_measurements()):
             workload = measurement.workload
             by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
-        baselines = tuple(shortened_baseline(b) for b in store.all_baselines() if may_ship(b))
+        baselines = tuple(map(shortened_baseline, latest(filter(may_ship, store.all_baselines()))))
         rates = tuple(store.all_rates())
         kept = [shortened(m) for group in by_workload.values() for m in chosen(group, keep)]
     document = exchange.document(Content(tuple(kept), baselines, rates))
@@ -98,7 +99,7 @@ def chosen(group: list[Measurement], keep: int) -> list[Measurement]:
 def shortened(found: Measurement) -> Measurement:
     """Rounds times to nanoseconds (CUDA events tell 32 of them apart), errors to two digits, moments to seconds.
 
-    What the host took is dropped, and most of the digests: sources are others by the next release.
+    What the host took and packed is dropped, and most of the digests: sources are others by the next release.
     """
     return replace(
         found,
@@ -108,7 +109,15 @@ def shortened(found: Measurement) -> Measurement:
         worst_error=None if found.worst_error is None else float(f"{found.worst_error:.2g}"),
         compile_seconds=None,
         prepare_seconds=None,
+        packed_bytes=None,
     )
+
+
+def latest(baselines: Iterable[Baseline]) -> list[Baseline]:
+    """The last time of each kind of every workload's baselines, which is what dispatch reads."""
+    ordered = sorted(baselines, key=lambda b: b.measured_at)
+    last = {(b.workload, b.device.key, b.name, b.sample.measured_as): b for b in ordered}
+    return list(last.values())
 
 
 def shortened_baseline(found: Baseline) -> Baseline:

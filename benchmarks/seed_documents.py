@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sparsegen.tuning_db.seed_columns import Document
-from sparsegen.tuning_db.seed_file import BASELINE, FORMAT, MEASUREMENT, PATTERN, TIMES
+from sparsegen.tuning_db.seed_file import BASELINE, FORMAT, MEASUREMENT, PATTERN, values_of
 
-SAMPLE = (*TIMES, "count", "cold", "measured_as", "clock_mhz", "throttle_reasons")
-ONE_A_LINE = {"devices": "[]", "patterns": "{}", "tunables": "{}", "variants": "{}", "conditions": "{}"}
+SAMPLE = ("median_us", "low_us", "high_us", "count", "cold", "measured_as", "clock_mhz", "throttle_reasons")
+ONE_A_LINE = {"devices": "[]", "patterns": "{}", "tunables": "{}", "conditions": "{}"}
 
 
 def unpack(packed: Document) -> Document:
@@ -36,7 +36,8 @@ def unpack(packed: Document) -> Document:
             "config": dict(zip(tunables[family], values, strict=True)),
             "source_digest": digest,
         }
-        for name, (family, *values, digest) in packed["variants"].items()
+        for family, rows in packed["variants"].items()
+        for name, (*values, digest) in rows.items()
     }
     workloads: dict[str, tuple[int, Document]] = {}
     measurements, baselines = [], []
@@ -66,8 +67,7 @@ def _record(
     columns: Sequence[str], row: Sequence[Any], conditions: Mapping[str, Document], start: datetime
 ) -> Document:
     """A record as an export has it."""
-    members = dict(zip(columns, row, strict=False))
-    members |= conditions[members.pop("conditions")]
+    members = values_of(columns, row, conditions)
     members["measured_at"] = (start + timedelta(seconds=members.pop("after"))).isoformat()
     sample = {name: members.pop(name) for name in SAMPLE if name in members}
     if sample.get("median_us") is not None:
@@ -81,16 +81,20 @@ def text_of(packed: Document) -> str:
     for name, value in packed.items():
         if name == "results":
             parts.append(f'"results": {_lines(map(_group, value), "[]")}')
+        elif name == "variants":
+            families = (f'"{family}": {_lines(_members(rows), "{}")}' for family, rows in value.items())
+            parts.append(f'"{name}": {_lines(families, "{}")}')
         elif name in ONE_A_LINE:
-            rows = (
-                (f"{json.dumps(key)}: {_compact(row)}" for key, row in value.items())
-                if isinstance(value, dict)
-                else map(_compact, value)
-            )
+            rows = _members(value) if isinstance(value, dict) else map(_compact, value)
             parts.append(f'"{name}": {_lines(rows, ONE_A_LINE[name])}')
         else:
             parts.append(f'"{name}": {json.dumps(value)}')
     return "{" + ",\n".join(parts) + "}\n"
+
+
+def _members(table: Mapping[str, object]) -> Iterator[str]:
+    """The members of an object, each in as few characters as it takes."""
+    return (f"{json.dumps(name)}: {_compact(row)}" for name, row in table.items())
 
 
 def _group(group: Mapping[str, object]) -> str:

@@ -1,7 +1,6 @@
-"""Tables of uniform sparsity: the suites ``uniform*`` in float16, beside cuSPARSE, cuBLAS and the paper's kernel.
+"""Tables of uniform sparsity: the suites ``uniform*`` in float16, beside cuSPARSE and cuBLAS.
 
-The paper's kernel (S. Muralidharan: Uniform Sparsity in Deep Neural Networks, MLSys 2023) is the family ``uspmm``, its
-settings those that the paper fixes: ``--configs uspmm@published``, whose faster one counts.
+They are the sweeps of S. Muralidharan: Uniform Sparsity in Deep Neural Networks, MLSys 2023.
 """
 
 from __future__ import annotations
@@ -21,11 +20,7 @@ SWEEPS = {
     "uniform-batch": "1024² at 60 %, n = 128 to 16384",
     "uniform": "1024² at 60 and 95 %, n = 128 to 16384",
 }
-OTHERS = {
-    "cusparse-csr": "cuSPARSE",
-    "uspmm": "the paper's kernel",
-    "cublas": "dense cuBLAS",
-}
+OTHERS = {"cusparse-csr": "cuSPARSE", "cublas": "dense cuBLAS"}
 
 
 def summary(folder: Path) -> str:

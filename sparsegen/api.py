@@ -208,8 +208,8 @@ def prepare(
     """
     _begin_driver(device)
     from sparsegen.dispatch import look_up
-    from sparsegen.dispatch.named import named_choice
-    from sparsegen.dispatch.options import Dense, DispatchOptions, OnMiss, Verify
+    from sparsegen.dispatch.named import chooser
+    from sparsegen.dispatch.options import DispatchOptions, OnMiss, Verify
     from sparsegen.dispatch.wanted import Wanted, without_operands
     from sparsegen.operators.base.overflow import require_held
     from sparsegen.settings import Settings
@@ -224,17 +224,7 @@ def prepare(
     workload = look_up.workload_of(wanted, db)
     may_probe = arguments.flag(probe, "probe")
     verifies = None if verify is None else Verify.parse(verify) is Verify.FIRST_USE
-    if family is not None and asked.dense is Dense.ALWAYS:
-        raise ConfigError("family= names a variant, and dense = always wants none")
-    if family is None and config is not None:
-        raise ConfigError("config= needs family=")
-
-    def decide(where: Device) -> Choice:
-        if family is None:
-            return look_up.choose(workload, where, db, asked)
-        changes = {} if config is None else config
-        return named_choice(wanted.problem, workload.features, where, family, changes)
-
+    decide = chooser(workload, db, asked, family, config)
     where, choice = _decided(device, decide)
     if verifies is None:
         verifies = where.backend != "emulator"
@@ -295,7 +285,7 @@ def standalone_source(
         DatabaseError: the tuning database cannot be read.
     """
     from sparsegen.dispatch import look_up
-    from sparsegen.dispatch.named import named_choice
+    from sparsegen.dispatch.named import chooser
     from sparsegen.dispatch.options import DispatchOptions
     from sparsegen.dispatch.wanted import Wanted
     from sparsegen.render.standalone import standalone
@@ -313,14 +303,8 @@ def standalone_source(
         raise ConfigError(
             'a standalone source is for a GPU: name one that is not here, as device="nvidia-h100"'
         )
-    if family is None and config is not None:
-        raise ConfigError("config= needs family=")
-    workload = look_up.workload_of(wanted, db)
-    if family is None:
-        choice = look_up.choose(workload, where, db, DispatchOptions.of("nearest", "never", None, None))
-    else:
-        changes = {} if config is None else config
-        choice = named_choice(wanted.problem, workload.features, where, family, changes)
+    asked, workload = DispatchOptions.of("nearest", "never", None, None), look_up.workload_of(wanted, db)
+    choice = chooser(workload, db, asked, family, config)(where)
     return standalone(choice.family, wanted.problem, choice.config, wanted.matrix, where, name=name)
 
 

@@ -60,12 +60,11 @@ def _switch(text: str, name: str) -> bool:
     return word in ON
 
 
-def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def driver_environment() -> dict[str, str]:
     """The variables that NVIDIA's driver, or the loader that finds its library, may go by in showing GPUs."""
-    e = os.environ if environment is None else environment
     return {
         name: value
-        for name, value in e.items()
+        for name, value in os.environ.items()
         if name in ("LD_LIBRARY_PATH", "LD_PRELOAD")
         or (name.startswith(("CUDA_", "NVIDIA_")) and not name.startswith("CUDA_CACHE_"))
     }

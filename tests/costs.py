@@ -1,13 +1,13 @@
 """Costs of tests, and which of them compile kernels or start processes; kept in costs.json by file and function.
 
-A function that is not listed takes less than `LEAST` CPU seconds for each case, or was not recorded yet.
+A function that is not listed is quick, or was not recorded yet; of those quick ones the file says what all take.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ class Costs:
     """Costs of tests: by the name of a function if most of its cases are alike, else by the names of cases.
 
     Attributes:
-        seconds: by functions, CPU seconds of all their cases that are in the first ring, child processes included.
-        slow: they take `SLOW` CPU seconds, compile kernels or start processes; the file leaves out those that are long.
+        seconds: by files, CPU seconds of the cases that are in the first ring and take `LEAST`, with child processes.
+        slow: they take `SLOW` CPU seconds, compile kernels or start processes; the file leaves out those that are long
+            and the contract tests, none of which is in the first ring.
         long: they took `LONG` when all tests were recorded.
     """
 
@@ -38,20 +39,17 @@ class Costs:
     def read() -> Costs:
         kept = json.loads(FILE.read_text())
         slow, long = (
-            frozenset(f"{file}::{name}" for file, of in kept.items() for name in of.get(kind, ()))
+            frozenset(f"{file}::{name}" for file, of in kept.items() for name in _listed(of.get(kind, ())))
             for kind in ("slow", "long")
         )
-        seconds = {
-            f"{file}::{name}": s for file, of in kept.items() for name, s in of.get("seconds", {}).items()
-        }
-        return Costs(seconds, slow, long)
+        return Costs({file: of["seconds"] for file, of in kept.items() if "seconds" in of}, slow, long)
 
     def updated(self, found: Mapping[str, tuple[float, bool]], *, whole: bool) -> Costs:
         """Returns these costs with a run's in the place of the old ones, and without tests that are gone.
 
         Args:
-            found: by the names of cases, their CPU seconds, and whether they compile or start processes. A function's
-                cases are recorded together.
+            found: by the names of cases, their CPU seconds, and whether they compile or start processes. A file's tests
+                are recorded together.
             whole: it was a run of all tests. Only such a run says which tests are long: in others the first test to
                 need a kernel compiles it.
         """
@@ -65,23 +63,21 @@ class Costs:
             _replaced(self.slow, cases, slow),
             _replaced(self.long, cases, long) if whole else frozenset(filter(is_there, self.long)),
         )
-        quick: dict[str, float] = {f: s for f, s in self.seconds.items() if f not in cases and is_there(f)}
-        for function, names in cases.items():
-            taken = sum(found[name][0] for name in names if made.is_fast(name) and found[name][0] >= LEAST)
-            if taken >= LEAST:
-                quick[function] = round(taken, 2)
-        return Costs(quick, made.slow, made.long)
+        quick = {file: s for file, s in self.seconds.items() if (FOLDER / file).is_file()}
+        quick |= dict.fromkeys(map(file_of, found), 0.0)
+        for name, (seconds, _) in found.items():
+            if made.is_fast(name) and seconds >= LEAST:
+                quick[file_of(name)] += seconds
+        return Costs({file: round(s, 2) for file, s in quick.items() if s}, made.slow, made.long)
 
     def write(self) -> None:
         kept: dict[str, dict[str, Any]] = defaultdict(dict)
-        slow = [name for name in self.slow if not self.is_long(name)]
+        slow = {name for name in self.slow if not (name.startswith(CONTRACT) or self.is_long(name))}
         for kind, names in (("long", self.long), ("slow", slow)):
-            for name in sorted(names):
-                file, _, test = name.partition("::")
-                kept[file].setdefault(kind, []).append(test)
-        for name, seconds in sorted(self.seconds.items()):
-            file, _, test = name.partition("::")
-            kept[file].setdefault("seconds", {})[test] = seconds
+            for file, tests in _by_first(names, "::").items():
+                kept[file][kind] = _grouped(tests)
+        for file, seconds in self.seconds.items():
+            kept[file]["seconds"] = seconds
         text = json.dumps(dict(sorted(kept.items())), indent=0, ensure_ascii=False)
         FILE.write_text(text + "\n")
 
@@ -104,6 +100,30 @@ def _replaced(known: Iterable[str], cases: Mapping[str, Sequence[str]], chosen: 
     return frozenset(filter(is_there, kept))
 
 
+def _by_first(names: Iterable[str], mark: str) -> dict[str, list[str]]:
+    """The sorted ends of names, by what stands before the mark."""
+    ends: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        first, _, end = name.partition(mark)
+        ends[first].append(end)
+    return ends
+
+
+def _grouped(tests: Iterable[str]) -> list[str | list[str]]:
+    """Groups cases under their function: its name alone, or a list of it and of those that are meant."""
+    cases = _by_first(tests, "[")
+    return [function if "" in of else [function, *of] for function, of in cases.items()]
+
+
+def _listed(tests: Iterable[str | list[str]]) -> Iterator[str]:
+    """The names that `_grouped` has put together."""
+    for test in tests:
+        if isinstance(test, str):
+            yield test
+        else:
+            yield from (f"{test[0]}[{case}" for case in test[1:])
+
+
 def name_of(item: pytest.Item) -> str:
     """Returns pytest's name of a test as from the root of the repository, wherever pytest was started."""
     return f"{item.path.relative_to(FOLDER).as_posix()}::{item.nodeid.partition('::')[2]}"
@@ -112,6 +132,11 @@ def name_of(item: pytest.Item) -> str:
 def function_of(name: str) -> str:
     """A case's name without its parameters."""
     return name.partition("[")[0]
+
+
+def file_of(name: str) -> str:
+    """A test's file, below the folder of tests."""
+    return name.partition("::")[0]
 
 
 def is_there(name: str) -> bool:

@@ -160,7 +160,7 @@ ROWS = {
         sparsegen.load_matrix,
         {"path": "none.npz"},
         {"path": PLACE, "tensor": TEXT, "seed": SEED, "memory_limit": (*WHOLE, 0)}
-        | {"drop_zeros": FLAG, "allow_nonfinite": FLAG},
+        | {"drop_zeros": FLAG, "allow_nonfinite": FLAG, "transpose": FLAG},
     ),
     "quantize": Row(
         sparsegen.quantize,

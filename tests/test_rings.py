@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,7 +109,9 @@ def named(**values: Any) -> dict[str, Any]:
 def test_rings_go_by_what_tests_take_and_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "FILE", tmp_path / "costs.json")
     names = frozenset(named(**{"slow": 1, "long": 1, "mixed[b]": 1}))
-    Costs(named(quick=0.05), names, frozenset(named(**{"long": 1, "mixed[c]": 1}))).write()
+    written = Costs({"cli/test_some.py": 0.05}, names, frozenset(named(**{"long": 1, "mixed[c]": 1})))
+    written.write()
+    assert Costs.read() == replace(written, slow=names - written.long)
     marks = {
         "long": ["long", "slow"],
         "long[a]": ["long", "slow"],
@@ -142,7 +144,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("written")
 def test_a_run_of_some_tests_replaces_what_they_took() -> None:
     known = Costs(
-        named(other=0.2, faster=0.2, gone=0.2),
+        {"cli/test_some.py": 0.6, "cli/test_cli_db.py": 0.2, "cli/test_no_more.py": 0.2},
         frozenset(named(**{"starts_no_more": 1, "gone": 1, "other[b]": 1, "mixed[a]": 1})),
         frozenset(named(faster=1)),
     )
@@ -156,7 +158,7 @@ def test_a_run_of_some_tests_replaces_what_they_took() -> None:
         "mixed[c]": (0.03, False),
     }
     made = known.updated(named(**found), whole=False)
-    assert made.seconds == named(other=0.2, new=0.09, mixed=0.07)
+    assert made.seconds == {"cli/test_some.py": 0.16, "cli/test_cli_db.py": 0.2}
     assert made.slow == named(**{"faster": 1, "starts": 1, "other[b]": 1, "mixed[b]": 1}).keys()
     assert made.long == named(faster=1).keys(), "only a whole run takes tests out of `make test`, or back"
 
@@ -178,7 +180,7 @@ def test_a_run_of_all_tests_says_which_are_long() -> None:
     made = known.updated(named(**found), whole=True)
     assert made.long == named(**{"both": 1, "one[b]": 1, "most": 1, "of_a_gpu": 1}).keys()
     assert made.slow == named(**{"faster": 1, "new": 1, "both": 1, "one[b]": 1, "most": 1}).keys()
-    assert made.seconds == named(one=0.03)
+    assert made.seconds == {"cli/test_some.py": 0.03}
 
 
 def test_only_tests_that_are_there_are_kept() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sparsegen.tuning_db.seed_file import BASELINE, FORMAT, MEASUREMENT, PATTERN
 
-SHORT = 6  # hexadecimal digits of a name; more where these do not tell the rows of a table apart
-SHORT_OF_FEW = 3  # of conditions, which are few
+SHORT = 4  # characters of a name, 6 bits each; more where these do not tell the rows of a table apart
+SHORT_OF_FEW = 2  # of conditions, which are few
 
 Document = dict[str, Any]
 SECOND = timedelta(seconds=1)
@@ -26,6 +27,7 @@ def pack(document: Document) -> Document:
     if document.get("predictions"):
         raise ValueError("what is packaged was measured: a document with predictions cannot be packed")
     patterns, variants, conditions = _Table(), _Table(), _Table(SHORT_OF_FEW)
+    families: dict[str, dict[str, Any]] = {}
     groups: dict[tuple[int, int], tuple[list[Document], list[Document]]] = {}
     for m in map(_members, document["measurements"]):
         m["variant"] = variants.place([m.pop("family"), *m.pop("config").values(), m.pop("source_digest")])
@@ -41,6 +43,8 @@ def pack(document: Document) -> Document:
     for w in document["workloads"]:
         patterns.place([w["fingerprint"], *(w["features"][name] for name in PATTERN)])
     names = patterns.names() | variants.names() | conditions.names()
+    for name, (family, *row) in variants.rows().items():
+        families.setdefault(family, {})[name] = row
     results = []
     for (number, device), (ours, others) in groups.items():
         workload = document["workloads"][number]
@@ -62,7 +66,7 @@ def pack(document: Document) -> Document:
         "devices": document["devices"],
         "patterns": patterns.rows(),
         "tunables": dict(sorted((m["family"], list(m["config"])) for m in document["measurements"])),
-        "variants": variants.rows(),
+        "variants": families,
         "conditions": conditions.rows(),
         "results": results,
     }
@@ -72,18 +76,18 @@ class _Table:
     """Distinct rows, named by their own contents."""
 
     def __init__(self, short: int | None = None) -> None:
-        """Gives names of at least ``short`` digits, by default `SHORT`."""
+        """Gives names of at least ``short`` characters, by default `SHORT`."""
         self._rows: dict[str, Any] = {}
         self._short = SHORT if short is None else short
 
     def place(self, row: Any) -> str:
         """Add a row, unless it is there; return its whole digest."""
-        digest = hashlib.sha256(json.dumps(row).encode()).hexdigest()
+        digest = urlsafe_b64encode(hashlib.sha256(json.dumps(row).encode()).digest()).decode()
         self._rows[digest] = row
         return digest
 
     def names(self) -> dict[str, str]:
-        """The first digits of all digests, as many as tell them apart, in the order of the rows' contents."""
+        """The first characters of all digests, as many as tell them apart, in the order of the rows' contents."""
         length = self._short
         while len({digest[:length] for digest in self._rows}) < len(self._rows):
             length += 1
@@ -95,8 +99,12 @@ class _Table:
 
 
 def _members(record: Document) -> Document:
-    """A record with the members of its sample beside its own."""
-    return {**{n: value for n, value in record.items() if n != "sample"}, **record.get("sample", {})}
+    """A record with the members of its sample beside its own, percentiles as nanoseconds from the median."""
+    sample = dict(record.get("sample", {}))
+    if sample:
+        median, low, high = sample["median_us"], sample.pop("low_us"), sample.pop("high_us")
+        sample |= {"below_ns": round(1000 * (median - low)), "above_ns": round(1000 * (high - median))}
+    return {**{n: value for n, value in record.items() if n != "sample"}, **sample}
 
 
 def _row(columns: Sequence[str], record: Document, names: Mapping[str, str], start: datetime) -> list[Any]:

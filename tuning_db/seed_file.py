@@ -7,18 +7,19 @@ exports makes of the JSON, and these tables against the models.
 
 The JSON is an export in columns (`seed_columns` turns one into the other), one row a line::
 
-    {"format": "sparsegen-seeds/2", "version": 3,
+    {"format": "sparsegen-seeds/3", "version": 3,
     "devices": [{"key": ..., "rates": {...}}],
-    "patterns": {"1c9e51": ["ecd7eb75...", 4096, 1024, 1258824, ...], ...},
+    "patterns": {"HJ5R": ["ecd7eb75...", 4096, 1024, 1258824, ...], ...},
     "tunables": {"csr_spmm": ["tile_n", ...], ...},
-    "variants": {"7a0b9f": ["csr_spmm", 32, ..., "80a22737"], ...},
-    "conditions": {"3f6": {"outcome": "ok", "final": true, "count": 100, "driver": "580.159.04", ...}, ...},
-    "results": [{"problem": {...}, "pattern": "1c9e51", "device": 0, "from": "2026-11-21T10:57:06+00:00",
-    "measurements": [["7a0b9f", "3f6", 13.79, ...], ...], "baselines": [["81b", ...], ...]}, ...]}
+    "variants": {"csr_spmm": {"egu8": [32, ..., "80a22737"], ...}, ...},
+    "conditions": {"P2": {"outcome": "ok", "final": true, "count": 100, "driver": "580.159.04", ...}, ...},
+    "results": [{"problem": {...}, "pattern": "HJ5R", "device": 0, "from": "2026-11-21T10:57:06+00:00",
+    "measurements": [["egu8", "P2", 13.79, ...], ...], "baselines": [["gb", ...], ...]}, ...]}
 
 Patterns, variants and conditions (what many records have in common) are named by their own contents, so that a new row
 changes no other line. A row has the values of `MEASUREMENT` or `BASELINE`, in this order, without those at its end that
-are null; ``after`` is the seconds from the group's ``from`` to when it was measured.
+are null; percentiles are whole nanoseconds below and above the median, and ``after`` is the seconds from the group's
+``from`` to when it was measured.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ Document = dict[str, Any]
 SCHEMA_VERSION = "0009"  # version in `schema_versions` that has these tables
 NAME = "seeds.db"  # beside the JSON files, in a wheel
 
-FORMAT = "sparsegen-seeds/2"
-TIMES = ("median_us", "low_us", "high_us")
+FORMAT = "sparsegen-seeds/3"
+TIMES = ("median_us", "below_ns", "above_ns")
 MEASUREMENT = (
     "variant", "conditions", *TIMES, "after", "worst_error", "registers", "spill_bytes", "packed_bytes",
     "compile_seconds", "prepare_seconds",
@@ -132,7 +133,11 @@ class _Writer:
         devices = [self._device(device) for device in document["devices"]]
         patterns = {name: self._pattern(row) for name, row in document["patterns"].items()}
         tunables = document["tunables"]
-        variants = {name: self._variant(row, tunables[row[0]]) for name, row in document["variants"].items()}
+        variants = {
+            name: self._variant(family, row, tunables[family])
+            for family, rows in document["variants"].items()
+            for name, row in rows.items()
+        }
         conditions = document["conditions"]
         for group in document["results"]:
             place = {
@@ -172,8 +177,8 @@ class _Writer:
         digest = hashlib.sha256(f"{operator} {text}".encode()).hexdigest()
         return self._id_of("problems", (digest,), {"operator": operator, "fields": text, "digest": digest})
 
-    def _variant(self, row: Sequence[object], tunables: Sequence[str]) -> int:
-        family, *values, digest = row
+    def _variant(self, family: str, row: Sequence[object], tunables: Sequence[str]) -> int:
+        *values, digest = row
         config = _canonical(dict(zip(tunables, values, strict=True)))
         columns = {"family": family, "config": config, "source_digest": digest}
         return self._id_of("variants", tuple(columns.values()), columns)
@@ -197,12 +202,22 @@ class _Writer:
             self._insert(table, {**place, **row})
 
 
+def values_of(columns: Sequence[str], row: Sequence[Any], conditions: Mapping[str, Document]) -> Document:
+    """The values of a row by name, with its conditions and its percentiles in microseconds."""
+    values = dict(zip(columns, row, strict=False))
+    values |= conditions[values.pop("conditions")]
+    below, above = values.pop("below_ns", None), values.pop("above_ns", None)
+    if below is not None and above is not None:
+        median = values["median_us"]
+        values |= {"low_us": round(median - below / 1000, 3), "high_us": round(median + above / 1000, 3)}
+    return values
+
+
 def _members(
     columns: Sequence[str], row: Sequence[Any], conditions: Mapping[str, Document], start: datetime
 ) -> Document:
     """The columns of a table's row, but for what it refers to."""
-    members = dict(zip(columns, row, strict=False))
-    members |= conditions[members.pop("conditions")]
+    members = values_of(columns, row, conditions)
     cold, kind = members.pop("cold", True), members.pop("measured_as", None)
     members["measured_as"] = kind or ("warm" if cold is False else "cold")
     members["sample_count"] = members.pop("count", None)

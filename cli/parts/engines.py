@@ -78,15 +78,11 @@ class Places:
         return [backends.find_device(self._device)]
 
     @contextmanager
-    def opened(self, place: str, *, searches: int = 1) -> Iterator[Engine]:
-        """Opens the engine of searches that write to a database, until the block ends.
-
-        Args:
-            searches: number of simultaneous ones on each device of this host.
-        """
+    def opened(self, place: str) -> Iterator[Engine]:
+        """Opens the engine of searches that write to a database, until the block ends."""
         set_up = SetUp(place if "://" in place else str(Location.parse(place)))
         if self._name is EngineName.LOCAL:
-            with closing(LocalEngine(self.local(), set_up, searches=searches)) as engine:
+            with closing(LocalEngine(self.local(), set_up)) as engine:
                 yield engine
             return
         try:

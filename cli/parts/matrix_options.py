@@ -42,14 +42,14 @@ class MatrixOptions:
 
         @functools.cache
         def read() -> CsrMatrix:
-            found = load_matrix(
+            return load_matrix(
                 file,
                 tensor=self.tensor,
                 seed=self.seed,
                 drop_zeros=self.drop_zeros,
                 memory_limit=self.memory_limit,
+                transpose=self.transpose,
             )
-            return found.transposed() if self.transpose else found
 
         return read
 

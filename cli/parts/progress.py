@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -42,9 +42,9 @@ def panel(status: Status) -> RenderableType:
 
 
 @contextmanager
-def shown(*, as_json: bool, console: Console | None = None) -> Iterator[Progress]:
+def shown(*, as_json: bool) -> Iterator[Progress]:
     """The progress to hand to `sparsegen.tuning.tuner.tune`, shown on stderr until the block ends."""
-    console = console or make_console(stderr=True)
+    console = make_console(stderr=True)
     if as_json:
         yield silent
     elif not console.is_terminal:

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from sparsegen import arguments
+from sparsegen.dispatch import look_up
 from sparsegen.dispatch.chosen import Choice, How
-from sparsegen.dispatch.options import Dense
+from sparsegen.dispatch.options import Dense, DispatchOptions
+from sparsegen.errors import ConfigError
 from sparsegen.kernels import require_family
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
+from sparsegen.tuning_db.records import Workload
+
+
+def chooser(
+    workload: Workload,
+    db: str | Path | None,
+    options: DispatchOptions,
+    family: str | None,
+    config: Mapping[str, object] | None,
+) -> Callable[[Device], Choice]:
+    """Returns what chooses for a device: the variant of the family that the caller names, or without one dispatch's.
+
+    Raises:
+        ConfigError: a config without its family, or a family where a dense product is always to run.
+    """
+    if family is None:
+        if config is not None:
+            raise ConfigError("config= needs family=")
+        return lambda device: look_up.choose(workload, device, db, options)
+    if options.dense is Dense.ALWAYS:
+        raise ConfigError("family= names a variant, and dense = always wants none")
+    changes = {} if config is None else config
+    return lambda device: named_choice(workload.problem, workload.features, device, family, changes)
 
 
 def named_choice(

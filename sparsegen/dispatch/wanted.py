@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
-from sparsegen.matrix.formats import Array, CsrMatrix, as_csr, as_mask, describe
+from sparsegen.matrix.foreign import describe
+from sparsegen.matrix.formats import Array, CsrMatrix, as_csr, as_mask
 from sparsegen.operators import (
     DEFAULT_OPERATOR,
     OPERATORS,

@@ -118,6 +118,7 @@ class Family(ABC, Generic[P, C]):
     packed_names: ClassVar[tuple[str, ...]]  # its PACKED parameters
     scratch_names: ClassVar[tuple[str, ...]] = ()  # its SCRATCH parameters
     deterministic: ClassVar[bool] = True  # equal inputs give equal bits on every call, with every config
+    multiplies_zeros: ClassVar[bool] = False  # those of whole tiles, as a dense product does
     packing_version: ClassVar[int] = 1  # raised whenever `pack` lays out the same matrix otherwise
     problem_type: type[P]  # these two are what the class is declared with: Family[SpmmProblem, CsrSpmmConfig]
     config_type: type[C]  # config type of this family alone
@@ -244,10 +245,9 @@ class Family(ABC, Generic[P, C]):
 
     def skips_zeros(self, problem: P, config: C) -> bool:
         """True if a row of a dense operand reaches only those results in which a nonzero multiplies it, even if it
-        holds infinities or NaN; the default. Families that multiply whole tiles multiply zeros too, as a dense product
-        does.
+        holds infinities or NaN; by default unless the family multiplies zeros.
         """
-        return True
+        return not self.multiplies_zeros
 
     def requirements(self, problem: P, features: Features, config: C) -> Iterator[Constraint]:
         """Yields what a matrix must satisfy for this config to represent it sensibly (padding, row lengths); nothing by

@@ -48,7 +48,7 @@ def together(offsets: Array, columns: Array, width: int) -> Array:
     return np.lexsort((sets, least_of_rows(columns, offsets, width)))
 
 
-def shared_fill(offsets: Array, columns: Array, width: int) -> float:
+def shared_fill(offsets: Array, columns: Array) -> float:
     """Nonzeros over the places of the 16 × 16 tiles that hold them, if 16 rows that share columns are tiled together,
     of some groups of rows; 0 unless half of the rows have nonzeros and share their columns with another one.
 
@@ -56,7 +56,7 @@ def shared_fill(offsets: Array, columns: Array, width: int) -> float:
     all nonzeros takes many.
 
     Args:
-        offsets, columns, width: see `together`.
+        offsets, columns: see `together`.
     """
     filled = np.flatnonzero(np.diff(offsets))
     if not 2 * filled.size > offsets.size - 1:

@@ -10,7 +10,8 @@ import numpy as np
 
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import CsrMatrix, check_shape
-from sparsegen.matrix.formats import Compressed, as_csr
+from sparsegen.matrix.foreign import Compressed
+from sparsegen.matrix.formats import as_csr
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 

@@ -24,7 +24,6 @@ BINS = 512  # sets of live filter rows that the order tells apart; the same hold
 BIN_BITS = BINS.bit_length() - 1
 NONE = -1  # in a map, and as the batch of a row of coordinates that is no point
 _SOURCE = "kernel map"
-_INT32 = np.iinfo(np.int32)
 
 
 def odd_sides(value: object, name: str) -> tuple[int, int, int]:

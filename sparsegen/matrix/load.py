@@ -26,6 +26,7 @@ def load_matrix(
     drop_zeros: bool = False,
     allow_nonfinite: bool = False,
     memory_limit: int | None = None,
+    transpose: bool = False,
 ) -> CsrMatrix:
     """Read a matrix file; nothing in it is ever unpickled.
 
@@ -38,6 +39,7 @@ def load_matrix(
         allow_nonfinite: let NaN and infinities pass; see `as_csr`.
         memory_limit: bytes that reading may take. By default 100 for each byte of the file, at least 256 MiB, and no
             more than the machine has left: a small file cannot take the machine.
+        transpose: return the transpose of the matrix in the file.
 
     Returns:
         The matrix with sorted indices and summed duplicates; its values are float64 if the file's are, else
@@ -49,13 +51,15 @@ def load_matrix(
     path = Path(arguments.location(path, "path", MatrixError))
     tensor = None if tensor is None else arguments.text(tensor, "tensor", MatrixError)
     seed = arguments.whole(seed, "seed", MatrixError, least=0)
+    transpose = arguments.flag(transpose, "transpose", MatrixError)
     try:
         check_readable(path)
         suffix = _suffix(path)
         budget = MemoryBudget.of_file(path, memory_limit)
         stored = _read(path, suffix, tensor, seed, budget)
         budget.require_matrix(stored.shape, 0)  # an array without columns may have any number of rows
-        return as_csr(stored, drop_zeros=drop_zeros, allow_nonfinite=allow_nonfinite, source=str(path))
+        found = as_csr(stored, drop_zeros=drop_zeros, allow_nonfinite=allow_nonfinite, source=str(path))
+        return found.transposed() if transpose else found
     except OSError as error:
         raise MatrixError(f"cannot be read: {error.strerror or error}", source=path) from error
     except MemoryError as error:

@@ -237,7 +237,7 @@ class SpmmProblem(ProductProblem):
         found = Features.of(matrix)
         if self.dtype is DType.FLOAT32 or self.batch > 1 or self.layout is not Layout.ROW:
             return found
-        given = matrix.row_offsets, matrix.column_indices, self.k
+        given = matrix.row_offsets, matrix.column_indices
         return replace(found, shared_fill=matrix.known("shared_fill", lambda: shared_fill(*given)))
 
     def cost(self, nnz: int) -> Cost:

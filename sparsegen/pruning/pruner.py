@@ -12,7 +12,7 @@ import numpy as np
 
 from sparsegen.errors import MatrixError, PruningError
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.matrix.formats import describe
+from sparsegen.matrix.foreign import describe
 from sparsegen.pruning.files.open import open_weights
 from sparsegen.pruning.files.output import new_csr_folder, new_file, scipy_arrays
 from sparsegen.pruning.groups import Scope

@@ -97,19 +97,19 @@ def worst_error(reference: Reference, stored: Array, bound: ErrorBound | None = 
         return float(max(strips))
 
 
-def explain(reference: Reference, stored: Array, name: str, bound: ErrorBound | None = None) -> str:
+def explain(reference: Reference, stored: Array, name: str) -> str:
     """Describes a wrong result: the number of wrong values, and the worst one.
 
     Args:
         name: the result's name.
     """
-    errors = _errors(reference, stored, bound, 0, stored.size)
+    errors = _errors(reference, stored, None, 0, stored.size)
     worst = int(np.argmax(errors))
     wrong = int(np.count_nonzero(errors > 1.0))
     index = ", ".join(str(int(i)) for i in np.unravel_index(worst, stored.shape))
     actual = reference.dtype.from_storage(stored.reshape(-1)[worst : worst + 1])[0]
     exact = reference.exact.reshape(-1)[worst]
-    allowed = _bounds(reference, bound, worst, worst + 1)[0]
+    allowed = _bounds(reference, None, worst, worst + 1)[0]
     return (
         f"{wrong} of {errors.size} values are wrong; the worst is {name}[{index}] = {actual:.6g}, "
         f"which should be {exact:.6g} ± {allowed:.2g}"

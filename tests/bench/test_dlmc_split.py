@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tuning_fakes import DEVICE, MATRIX, PROBLEM
+from tuning_samples import START
 
 from benchmarks import make_seeds, seed_documents
 from benchmarks.dlmc_split import is_for_testing
@@ -66,6 +67,8 @@ def test_seeds_are_made_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             found = Measurement(workload, DEVICE, variant, Outcome.OK, sample, **facts)
             store.add_measurement(found)
             store.add_baseline(Baseline(workload, DEVICE, "cublas", "cuBLAS 13", sample))
+            earlier = Sample(2.0, 2.0, 2.0, 30)
+            store.add_baseline(Baseline(workload, DEVICE, "cublas", "cuBLAS 13", earlier, START))
     made = tmp_path / "seeds.json"
     command = [str(tmp_path / "tuned.db"), "-o", str(made)]
     done = CliRunner().invoke(make_seeds.main, command)

@@ -43,7 +43,9 @@ def test_a_reader_reads_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     reader = MatrixOptions(file, None, 3, True, 1 << 20).reader
     assert reader is not None and not calls
     assert reader() is reader()
-    assert calls == [{"tensor": None, "seed": 3, "drop_zeros": True, "memory_limit": 1 << 20}]
+    assert calls == [
+        {"tensor": None, "seed": 3, "drop_zeros": True, "memory_limit": 1 << 20, "transpose": False}
+    ]
 
 
 def test_a_command_gets_one_value(file: Path) -> None:

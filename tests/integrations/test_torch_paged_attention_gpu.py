@@ -13,6 +13,8 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 pytest.importorskip("pycuda")
 
+from cuda_graphs import captured  # noqa: E402
+
 from sparsegen.integrations.torch import masks, paged_attention  # noqa: E402
 
 TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -80,10 +82,7 @@ def test_a_graph_follows_what_lies_in_the_tensors() -> None:
     given = operands(torch.float16, 128)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        paged_attention(**given)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            out = paged_attention(**given)
+        graph, out = captured(lambda: paged_attention(**given), stream)
         for seed in range(REPLAYS):
             for name, tensor in drawn(seed).items():
                 given[name].copy_(tensor)

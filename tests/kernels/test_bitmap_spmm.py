@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from nvcc_builds import needs_nvcc, ptxas
 from tuning_samples import H100
 
 from sparsegen.backends.emulator import device
@@ -145,7 +144,7 @@ def test_slots_are_foreseen(density: float, granule: int) -> None:
     assert expected_slots(density, granule) == pytest.approx(each, rel=0.1)
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 @pytest.mark.parametrize(
     "tunables",
     [{"tile_n": 256, "cluster": 2, "splits": 8}, {"tile_n": 256, "splits": 4, "granule": 2}],
@@ -153,11 +152,7 @@ def test_slots_are_foreseen(density: float, granule: int) -> None:
 )
 def test_nvcc_spills_nothing_and_lets_products_overlap(tunables: dict[str, Any], tmp_path: Path) -> None:
     problem = SpmmProblem(8192, 2048, 256, DType.FLOAT16, Layout.COLUMN)
-    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, FAMILY.config(**tunables)))
-    target = "-gencode=arch=compute_90a,code=sm_90a"
-    command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr, done.stderr
+    said = ptxas(render(FAMILY, problem, FAMILY.config(**tunables)), tmp_path)
+    assert "0 bytes spill stores, 0 bytes spill loads" in said, said
     # What ptxas says where it serializes wgmma, or does not heed setmaxnreg.
-    assert "(C75" not in done.stderr, done.stderr
+    assert "(C75" not in said, said

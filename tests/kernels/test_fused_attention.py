@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from nvcc_builds import needs_nvcc, ptxas
 
 from sparsegen import masks
 from sparsegen.backends.emulator.sanitized import run_sanitized
@@ -147,19 +146,13 @@ def test_what_it_cannot_do_is_told() -> None:
 # --- nvcc ---
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
-@pytest.mark.parametrize(
-    ("arch", "device", "k"), [("sm_80", A100, 40), ("sm_89", L40, 64), ("sm_90a", H100, 128)]
-)
+@needs_nvcc
+@pytest.mark.parametrize(("arch", "device", "k"), [("80", A100, 40), ("89", L40, 64), ("90a", H100, 128)])
 def test_nvcc_compiles_the_heuristic_and_spills_an_address_at_most(
     arch: str, device: Device, k: int, tmp_path: Path
 ) -> None:
     mask = masks.sliding_window(2048, 256)
     problem = problem_of(mask, k, DType.FLOAT16, 8)
-    (tmp_path / "kernel.cu").write_text(
-        render(FAMILY, problem, FAMILY.heuristic(problem, Features.of(mask), device))
-    )
-    command = ["nvcc", "-cubin", "-std=c++17", f"-arch={arch}", "-Xptxas", "-v", "kernel.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
-    assert max(map(int, re.findall(r"(\d+) bytes spill stores", done.stderr))) <= 8, done.stderr
+    config = FAMILY.heuristic(problem, Features.of(mask), device)
+    said = ptxas(render(FAMILY, problem, config), tmp_path, arch)
+    assert max(map(int, re.findall(r"(\d+) bytes spill stores", said))) <= 8, said

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from nvcc_builds import GPUS, needs_nvcc, registers
 from tuning_samples import H100
 
 import sparsegen
@@ -29,12 +27,6 @@ from sparsegen.testing.launches import run_and_compare
 from sparsegen.testing.matrices import csr
 from sparsegen.testing.variants import Variant
 
-DEVICES = {
-    "80": replace(H100, compute_capability=(8, 0), multiprocessors=108, shared_memory_per_block=166912),
-    "86": replace(H100, compute_capability=(8, 6), multiprocessors=84, shared_memory_per_block=101376),
-    "89": replace(H100, compute_capability=(8, 9), multiprocessors=142, shared_memory_per_block=101376),
-    "90a": H100,
-}
 MATRIX = uniform_rows(512, 1024, 300, 0)
 
 
@@ -42,7 +34,7 @@ def decoding(n: int, dtype: DType = DType.FLOAT16, epilogue: Epilogue = Epilogue
     return SpmmProblem(512, 1024, n, dtype, Layout.COLUMN, epilogue)
 
 
-@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+@pytest.mark.parametrize("device", GPUS.values(), ids=GPUS)
 def test_every_device_has_a_heuristic_for_every_n(device: Device) -> None:
     features = Features.of(MATRIX)
     for n in range(1, 65):
@@ -57,9 +49,9 @@ def test_what_it_does_not_compute_is_said_in_words() -> None:
     with pytest.raises(ConfigError, match=r"have 16 bits.*column-major: tokens by features.*at most 64"):
         FAMILY.require_valid(wide, LaneStreamConfig(), H100)
     with pytest.raises(ConfigError, match=r"bulk copies need compute capability 9\.0"):
-        FAMILY.require_valid(decoding(8), LaneStreamConfig(bulk=True), DEVICES["89"])
+        FAMILY.require_valid(decoding(8), LaneStreamConfig(bulk=True), GPUS["89"])
     with pytest.raises(ConfigError, match=r"rings and slots take \d+ bytes"):
-        FAMILY.require_valid(decoding(8), LaneStreamConfig(), DEVICES["86"])
+        FAMILY.require_valid(decoding(8), LaneStreamConfig(), GPUS["86"])
 
 
 def test_clusters_share_groups_of_rows() -> None:
@@ -190,11 +182,11 @@ def test_the_heuristic_packs_alike_for_fp16_and_bf16() -> None:
     assert half.arrays["values"].dtype == np.float16 and brain.arrays["values"].dtype == np.uint16
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 @pytest.mark.parametrize(
     ("architecture", "changes"),
     [
-        *((architecture, {}) for architecture in DEVICES),
+        *((architecture, {}) for architecture in GPUS),
         ("80", {"strip_rows": 64}),
         ("90a", {"strip_rows": 64}),
         ("90a", {"warps_m": 2, "warps_k": 2, "cluster": 2, "blocks": 16}),
@@ -202,20 +194,13 @@ def test_the_heuristic_packs_alike_for_fp16_and_bf16() -> None:
     ids=str,
 )
 def test_nvcc_compiles_it_without_spills(architecture: str, changes: dict[str, int], tmp_path: Path) -> None:
-    device = DEVICES[architecture]
+    device = GPUS[architecture]
     problem = decoding(32, DType.BFLOAT16, Epilogue.BIAS)
     config = replace(FAMILY.heuristic(problem, Features.of(MATRIX), device), **changes)
     assert not FAMILY.broken_constraints(problem, config, device)
-    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
-    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-    command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr
-    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
-    [registers] = re.findall(r"Used (\d+) registers", done.stderr)
+    used = registers(render(FAMILY, problem, config), tmp_path, architecture)
     threads = 32 * (config.warps_m * config.warps_k + 1)
-    assert int(registers) * threads <= 65536
+    assert used * threads <= 65536
 
 
 @pytest.mark.sanitizer

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from nvcc_builds import GPUS, needs_nvcc, registers
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -24,12 +22,6 @@ from sparsegen.testing.launches import run_and_compare
 from sparsegen.testing.matrices import csr
 from sparsegen.testing.variants import Variant
 
-DEVICES = {
-    "80": replace(H100, compute_capability=(8, 0), multiprocessors=108, shared_memory_per_block=166912),
-    "86": replace(H100, compute_capability=(8, 6), multiprocessors=84, shared_memory_per_block=101376),
-    "89": replace(H100, compute_capability=(8, 9), multiprocessors=142, shared_memory_per_block=101376),
-    "90a": H100,
-}
 MATRIX = uniform_rows(512, 1024, 300, 0)
 
 
@@ -38,9 +30,9 @@ def decoding(n: int, kind: ValueType = ValueType.INT4, dtype: DType = DType.FLOA
 
 
 @pytest.mark.parametrize("kind", ValueType)
-@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("name", GPUS)
 def test_every_device_has_a_heuristic_for_every_n(name: str, kind: ValueType) -> None:
-    device, features = DEVICES[name], Features.of(MATRIX)
+    device, features = GPUS[name], Features.of(MATRIX)
     for n in range(1, 65):
         problem = decoding(n, kind)
         config = FAMILY.heuristic(problem, features, device)
@@ -76,26 +68,19 @@ def test_units_take_a_bit_each_and_their_codes() -> None:
         assert packed.nbytes < 1.25 * floor
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 @pytest.mark.parametrize("kind", ValueType)
 @pytest.mark.parametrize(("architecture", "dtype"), [("80", DType.BFLOAT16), ("90a", DType.FLOAT16)])
 def test_nvcc_compiles_it_without_spills(
     architecture: str, dtype: DType, kind: ValueType, tmp_path: Path
 ) -> None:
-    device, problem = DEVICES[architecture], decoding(32, kind, dtype)
+    device, problem = GPUS[architecture], decoding(32, kind, dtype)
     if kind is not ValueType.E4M3:
         problem = replace(problem, symmetry=Symmetry.ASYMMETRIC)  # takes more registers
     config = FAMILY.heuristic(problem, Features.of(MATRIX), device)
     assert not FAMILY.broken_constraints(problem, config, device)
-    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
-    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-    command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr
-    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
-    [registers] = re.findall(r"Used (\d+) registers", done.stderr)
-    assert int(registers) * 32 * (config.warps_m * config.warps_k + 1) <= 65536
+    used = registers(render(FAMILY, problem, config), tmp_path, architecture)
+    assert used * 32 * (config.warps_m * config.warps_k + 1) <= 65536
 
 
 @pytest.mark.sanitizer

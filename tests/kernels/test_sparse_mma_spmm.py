@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from nvcc_builds import GPUS, needs_nvcc, registers
 from tuning_samples import H100
 
 import sparsegen
@@ -33,13 +31,6 @@ from sparsegen.testing.launches import run_and_compare
 from sparsegen.testing.matrices import csr
 from sparsegen.testing.variants import Variant
 
-DEVICES = {
-    "80": replace(H100, compute_capability=(8, 0), multiprocessors=108, shared_memory_per_block=166912),
-    "86": replace(H100, compute_capability=(8, 6), multiprocessors=84, shared_memory_per_block=101376),
-    "89": replace(H100, compute_capability=(8, 9), multiprocessors=142, shared_memory_per_block=101376),
-    "90a": H100,
-}
-
 
 def two_of_four(m: int, k: int, kind: ValueType = ValueType.INT4) -> CsrMatrix:
     """Returns codes, two in every four columns."""
@@ -57,10 +48,10 @@ def decoding(n: int, kind: ValueType = ValueType.INT4, dtype: DType = DType.FLOA
 
 
 @pytest.mark.parametrize("kind", ValueType)
-@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("name", GPUS)
 @pytest.mark.parametrize("k", [1024, 14336])
 def test_every_device_has_a_heuristic_for_every_n(name: str, kind: ValueType, k: int) -> None:
-    device = DEVICES[name]
+    device = GPUS[name]
     for n in (1, 7, 8, 9, 16, 24, 33, 64):
         problem = replace(decoding(n, kind), k=k)
         config = FAMILY.heuristic(problem, problem.features(MATRIX), device)
@@ -96,24 +87,17 @@ def test_a_look_up_chooses_it_where_every_four_columns_have_two() -> None:
     assert sparsegen.lookup(quantised, n=8, device="emulator").family is FAMILY
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 @pytest.mark.parametrize("kind", ValueType)
 @pytest.mark.parametrize(("architecture", "dtype"), [("80", DType.BFLOAT16), ("90a", DType.FLOAT16)])
 def test_nvcc_compiles_it_without_spills(
     architecture: str, dtype: DType, kind: ValueType, tmp_path: Path
 ) -> None:
-    device, problem = DEVICES[architecture], decoding(32, kind, dtype)
+    device, problem = GPUS[architecture], decoding(32, kind, dtype)
     config = FAMILY.heuristic(problem, problem.features(MATRIX), device)
     assert not FAMILY.broken_constraints(problem, config, device)
-    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
-    target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-    command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr
-    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
-    [registers] = re.findall(r"Used (\d+) registers", done.stderr)
-    assert int(registers) * 32 * config.warps * config.resident_blocks <= 65536
+    used = registers(render(FAMILY, problem, config), tmp_path, architecture)
+    assert used * 32 * config.warps * config.resident_blocks <= 65536
 
 
 @pytest.mark.sanitizer

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nvcc_builds import needs_nvcc, ptxas
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
@@ -94,7 +93,7 @@ def test_wide_heads(options: dict[str, Any], emulator_toolchain: EmulatorToolcha
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 @pytest.mark.parametrize(
     ("warpgroups", "head_dim"),
     [
@@ -110,12 +109,8 @@ def test_wide_heads(options: dict[str, Any], emulator_toolchain: EmulatorToolcha
 def test_nvcc_lets_products_overlap(warpgroups: str, head_dim: int, rows: str, tmp_path: Path) -> None:
     problem = problem_of(head_dim=head_dim)
     config = FAMILY.config(warpgroups=warpgroups, rows=rows)
-    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, config))
-    target = "-gencode=arch=compute_90a,code=sm_90a"
-    command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "kernel.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
-    assert "serialized" not in done.stderr, done.stderr
+    said = ptxas(render(FAMILY, problem, config), tmp_path)
+    assert "serialized" not in said, said
 
 
 def test_it_refuses_by_name() -> None:

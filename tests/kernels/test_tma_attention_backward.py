@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from nvcc_builds import needs_nvcc, ptxas
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -250,15 +249,11 @@ def test_it_needs_hopper_and_fits_its_shared_memory() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 @pytest.mark.parametrize(("passes", "head_dim"), [(1, 64), (1, 128), (2, 64), (2, 128), (2, 192), (2, 256)])
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
 def test_nvcc_lets_products_overlap(passes: int, head_dim: int, dtype: DType, tmp_path: Path) -> None:
     problem = problem_of(head_dim=head_dim, dtype=dtype)
-    (tmp_path / "kernel.cu").write_text(render(FAMILY, problem, FAMILY.config(passes=passes)))
-    target = "-gencode=arch=compute_90a,code=sm_90a"
-    command = ["nvcc", "-cubin", "-std=c++17", target, "-Xptxas", "-v", "kernel.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+    said = ptxas(render(FAMILY, problem, FAMILY.config(passes=passes)), tmp_path)
     fences = "(C7519)" if head_dim == 192 else "(none)"  # ptxas adds one before the second of two products
-    assert "(C75" not in done.stderr.replace(fences, ""), done.stderr
+    assert "(C75" not in said.replace(fences, ""), said

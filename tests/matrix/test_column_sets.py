@@ -29,7 +29,7 @@ def test_tiles_of_rows_that_share_all_or_nothing() -> None:
 
 
 def fill_of(matrix: CsrMatrix) -> float:
-    return shared_fill(matrix.row_offsets, matrix.column_indices, matrix.shape[1])
+    return shared_fill(matrix.row_offsets, matrix.column_indices)
 
 
 def test_the_fill_of_rows_that_share_is_that_of_their_tiles() -> None:
@@ -56,5 +56,5 @@ def test_rows_that_share_nothing_have_no_fill() -> None:
 def test_some_equal_rows_among_others_are_not_enough() -> None:
     apart, shared = equal_rows(300, 200, 0.1, 1), shared_rows(112, 200, 16, 0.1, 1)
     offsets = np.concatenate((apart.row_offsets, apart.nnz + shared.row_offsets[1:]))
-    assert shared_fill(offsets, np.concatenate((apart.column_indices, shared.column_indices)), 200) == 0.0
+    assert shared_fill(offsets, np.concatenate((apart.column_indices, shared.column_indices))) == 0.0
     assert fill_of(shared) > 0.0

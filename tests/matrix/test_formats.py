@@ -17,7 +17,8 @@ from hypothesis import given
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.csr import below_each_other, check_compressed, check_shape
 from sparsegen.matrix.features import Features
-from sparsegen.matrix.formats import Compressed, Coordinates, CsrMatrix, as_csr
+from sparsegen.matrix.foreign import Compressed, Coordinates
+from sparsegen.matrix.formats import CsrMatrix, as_csr
 from sparsegen.matrix.generators import random_uniform
 
 SCIPY_FORMATS = ("csr", "csc", "coo", "bsr", "dia", "dok", "lil")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsegen.errors import MatrixError
-from sparsegen.matrix import formats
+from sparsegen.matrix import foreign
 from sparsegen.matrix.formats import as_csr
 
 torch = pytest.importorskip("torch")
@@ -29,10 +29,10 @@ def test_every_layout_and_dtype(layout: str, dtype: str) -> None:
 
 def test_a_dense_tensor_on_a_device_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's tensor is read so; here it is one of this host."""
-    monkeypatch.setattr(formats, "MOST_AT_ONCE", 9)
+    monkeypatch.setattr(foreign, "MOST_AT_ONCE", 9)
     tensor = torch.from_numpy(DENSE)
     for dense in (tensor, tensor.t(), tensor != 0):
-        found = as_csr(formats._nonzeros_there(dense, (4, 4), lambda part: part.numpy(), "weights"))
+        found = as_csr(foreign._nonzeros_there(dense, (4, 4), lambda part: part.numpy(), "weights"))
         here = as_csr(dense)
         assert np.array_equal(found.to_dense(), dense.numpy())
         assert found.fingerprint() == here.fingerprint()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from cuda_graphs import captured
 from host_costs import host_costs_us
 
 import sparsegen
@@ -144,12 +145,7 @@ def test_memory_goes_while_a_graph_is_captured(pattern: Any) -> None:
 def test_a_graph_captures_calls(pattern: Any) -> None:
     op, b = prepare(pattern), random((K, N))
     out = torch.zeros(M, N, device="cuda")
-    op(b, out)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        op(b, out)
-        inner = op(b)
+    graph, (_, inner) = captured(lambda: (op(b, out), op(b)))
     b.copy_(random((K, N)))
     out.zero_()
     graph.replay()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-import shutil
-import subprocess
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nvcc_builds import needs_nvcc, ptxas
 from tuning_samples import H100
 
 from sparsegen import backends
@@ -209,12 +208,8 @@ def test_gathered_values_of_each_item(executor: Executor) -> None:
     assert np.array_equal(downloaded(executor, held), np.concatenate([stored(own) for own in values]))
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 @pytest.mark.parametrize("name", ["lane_stream.cu", "gather.cu"])
 def test_nvcc_compiles_the_packing_kernels(name: str, tmp_path: Path) -> None:
-    (tmp_path / "kernel.cu").write_text(plain_source(name))
-    command = ["nvcc", "-cubin", "-std=c++17", "-arch=sm_80", "-Xptxas", "-v", "kernel.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
-    frames = re.findall(r"(\d+) bytes stack frame", done.stderr)
-    assert set(frames) == {"0"}
+    said = ptxas(plain_source(name), tmp_path, "80")
+    assert set(re.findall(r"(\d+) bytes stack frame", said)) == {"0"}

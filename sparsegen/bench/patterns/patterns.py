@@ -413,8 +413,8 @@ class MatrixFile(Pattern):
             seed=self.seed,
             drop_zeros=self.drop_zeros,
             memory_limit=self.memory_limit,
+            transpose=self.transpose,
         )
-        matrix = matrix.transposed() if self.transpose else matrix
         if matrix.shape != self.shape:
             raise MatrixError(
                 f"the matrix is {matrix.shape[0]} x {matrix.shape[1]}, the case says "

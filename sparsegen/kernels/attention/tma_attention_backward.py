@@ -76,8 +76,6 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         "Dao: FlashAttention-2, section 3.1.2 (backward pass by blocks of keys); Shah et al.: FlashAttention-3 (warp "
         "specialization)"
     )
-    template = "attention/tma_attention_backward.cu.j2"
-    entry = "tma_attention_backward"
     deterministic = False
     mapped_names = ("q", "k", "v", "do", "dq", "dk", "dv")
     size_names = ("queries", "keys", "kv_heads", "group", "batch")

@@ -62,6 +62,7 @@ class SparseMma(Family[P, C]):
     template = "quantized/quantized_sparse_mma_spmm.cu.j2"
     size_names = ("m", "k", "n", "layers")
     scratch_names = ("parts", "counters")
+    multiplies_zeros = True
 
     def value_bits(self, problem: P) -> int:
         """Bits that a nonzero is stored in."""
@@ -105,9 +106,6 @@ class SparseMma(Family[P, C]):
 
     def _unit_bytes(self, problem: P) -> int:
         return (code_vectors(self.value_bits(problem)) + 1) * LANES * VECTOR
-
-    def skips_zeros(self, problem: P, config: C) -> bool:
-        return False
 
     def constants(self, problem: P, config: C) -> Mapping[str, Value]:
         return {

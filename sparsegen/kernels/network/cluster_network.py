@@ -215,7 +215,7 @@ class ClusterNetwork(TiledNetwork[ClusterNetworkConfig]):
         """The time of each block's groups, as in `fused_network`, and of sending neurons to other multiprocessors."""
         c = config
         tiles = ceil_div(problem.n, resident_clusters(device, c.cluster) * c.inputs)
-        shared = tiles_of_a_group(problem, features)  # copies of a neuron are for as many groups
+        shared = tiles_of_a_group(features)  # copies of a neuron are for as many groups
         groups = ceil_div(problem.neurons, SIDE * c.cluster)
         of_group = group_cycles(shared, c.inputs)
         away = shared * positions_of(problem) / c.cluster * (1 - 1 / c.cluster) * c.inputs

@@ -108,11 +108,10 @@ def cluster_tiles(
         nowhere = rank << position_bits(cluster) | positions
         parts.append(NumberedLayers(problem, matrix, own, passes, pass_groups, nowhere).tiles(np.zeros(0)))
     placed = places_of_inputs(problem, [layer.tiles for layer in layers])
-    return _joined(problem, layers, sent, parts, placed, positions, is_listed)
+    return _joined(layers, sent, parts, placed, positions, is_listed)
 
 
 def _joined(
-    problem: SparseNetworkProblem,
     layers: list[_AssignedLayer],
     sent: list[tuple[Array, Array]],
     parts: list[NetworkTiles],

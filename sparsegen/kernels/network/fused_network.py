@@ -207,7 +207,7 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
         c = config
         groups = problem.layers * groups_of(problem)
         tiles = ceil_div(problem.n, device.multiprocessors * c.inputs)
-        of_group = group_cycles(tiles_of_a_group(problem, features), c.inputs)
+        of_group = group_cycles(tiles_of_a_group(features), c.inputs)
         cycles = groups * tiles * living(problem) * of_group * (RING_CYCLES if in_ring(c) else 1.0)
         return device.expected_rates.launch_us + cycles / device.expected_rates.clock_mhz
 
@@ -232,7 +232,7 @@ class FusedNetwork(TiledNetwork[FusedNetworkConfig]):
             not dies(problem)
             and problem.n > device.multiprocessors * TWO_BUFFERS
             and 2 * groups > ring.warps * ring.run >= groups
-            and tiles_of_a_group(problem, features) <= PAIR
+            and tiles_of_a_group(features) <= PAIR
             and self._shared_bytes(problem, ring) <= device.shared_memory_per_block
         ):
             return ring

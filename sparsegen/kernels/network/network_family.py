@@ -125,7 +125,7 @@ def first_that_fits(configs: Iterable[C], fits: Callable[[C], bool]) -> C:
     return config
 
 
-def tiles_of_a_group(problem: SparseNetworkProblem, features: Features) -> float:
+def tiles_of_a_group(features: Features) -> float:
     """Tiles of 16 rows in the mean, at least the two of rows that share 32 columns."""
     weights = SIDE * max(0.0, features.row_mean - BIAS_COLUMNS)
     return max(2.0, weights / TILE / features.block_fill) if features.block_fill else 2.0

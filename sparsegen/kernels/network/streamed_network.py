@@ -228,7 +228,7 @@ class StreamedNetwork(TiledNetwork[StreamedNetworkConfig]):
         c, rates = config, device.expected_rates
         inputs = problem.n * living(problem)
         neurons = problem.layers * positions_of(problem) * inputs
-        shared = tiles_of_a_group(problem, features)
+        shared = tiles_of_a_group(features)
         copied = neurons * problem.dtype.itemsize * (1 + (shared if shared > 2 else BLOCKS_LOADED))
         shares_layers = c.sharing == Sharing.LAYERS
         if shares_layers:

@@ -34,7 +34,6 @@ class QuantizedSparseMmaSpmm(SparseMma[QuantizedSpmmProblem, QuantizedSparseMmaC
         f"{SparseMma.source}; codes of 4 bits beside it: Frantar et al., MARLIN, PPoPP 2025, section 4; integers in "
         "the fraction of a half: Kim et al., Who Says Elephants Can't Run, 2022, section 3"
     )
-    entry = "quantized_sparse_mma_spmm"
     packed_names = ("codes", "metadata")
     problem_type = QuantizedSpmmProblem
     config_type = QuantizedSparseMmaConfig

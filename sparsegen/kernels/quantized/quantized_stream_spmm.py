@@ -86,14 +86,13 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         "Stream-K, PPoPP 2023, section 4; integers in the fraction of a half: Kim et al., Who Says Elephants Can't "
         "Run, 2022, section 3; the streams are sparsegen's own"
     )
-    template = "quantized/quantized_stream_spmm.cu.j2"
-    entry = "quantized_stream_spmm"
     size_names = ("m", "k", "n", "groups", "steps")
     packed_names = ("masks", "starts", "orders", "values", "rows")
     scratch_names = ("parts", "counters")
     problem_type = QuantizedSpmmProblem
     config_type = QuantizedStreamConfig
     packing_version = 2
+    multiplies_zeros = True
 
     def scope(self, problem: QuantizedSpmmProblem) -> Iterator[Constraint]:
         yield from few_tokens(problem)
@@ -151,9 +150,6 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         ring = c.ring_chunks * CHUNK_BYTES + MIRROR_BYTES
         handed_over = (c.warps_k - 1) * c.warps_m * _part_bytes(problem)
         return BARRIER_BYTES + c.slots * slot + warps * ring + handed_over
-
-    def skips_zeros(self, problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> bool:
-        return False
 
     def constants(self, problem: QuantizedSpmmProblem, config: QuantizedStreamConfig) -> Mapping[str, Value]:
         by_row = problem.scale_group is ScaleGroup.ROW

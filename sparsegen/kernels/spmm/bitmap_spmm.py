@@ -89,6 +89,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
     size_names = ("m", "k", "n", "row_tiles", "steps", "value_bytes")
     packed_names = ("heads", "offsets", "values")
     scratch_names = ("parts", "counters")
+    multiplies_zeros = True
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
         return copied_scope(problem)
@@ -125,9 +126,6 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
         if c.splits > 1 and tiles * c.splits >= 3 * device.multiprocessors:
             return False
         return c.tile_n < 2 * max(PIECE, problem.n) and c.cluster <= _row_tiles(problem)
-
-    def skips_zeros(self, problem: SpmmProblem, config: BitmapConfig) -> bool:
-        return False
 
     def constants(self, problem: SpmmProblem, config: BitmapConfig) -> Mapping[str, Value]:
         by_columns = problem.layout is Layout.COLUMN

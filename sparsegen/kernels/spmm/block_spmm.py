@@ -74,6 +74,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
     )
     size_names = ("m", "k", "n", "row_block_count")
     packed_names = BLOCK_NAMES
+    multiplies_zeros = True
 
     def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
@@ -107,9 +108,6 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
         if c.tile_n >= 2 * max(CHUNK, problem.n) or c.tile_m >= 2 * max(16, problem.m):
             return False
         return c.cluster == 1 or _has_columns(problem, c)
-
-    def skips_zeros(self, problem: SpmmProblem, config: BlockSpmmConfig) -> bool:
-        return False
 
     def constants(self, problem: SpmmProblem, config: BlockSpmmConfig) -> Mapping[str, Value]:
         return {

@@ -63,6 +63,7 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
     source = "grouping by hashes of column sets and tiles for tensor cores are sparsegen's own"
     size_names = ("n", "groups")
     packed_names = ("rows", "first", "columns", "values")
+    multiplies_zeros = True
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
         yield Constraint(
@@ -86,9 +87,6 @@ class GroupSpmm(Family[SpmmProblem, GroupSpmmConfig]):
     def is_worth_trying(self, problem: SpmmProblem, config: GroupSpmmConfig, device: Device) -> bool:
         """True unless a tile is twice as wide as the result or wider: such tiles are mostly padding."""
         return config.tile_n < 2 * max(SIDE, problem.n)
-
-    def skips_zeros(self, problem: SpmmProblem, config: GroupSpmmConfig) -> bool:
-        return False
 
     def constants(self, problem: SpmmProblem, config: GroupSpmmConfig) -> Mapping[str, Value]:
         return {

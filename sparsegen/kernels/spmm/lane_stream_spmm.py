@@ -68,12 +68,11 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         "bitmaps for tensor cores: Fan et al., SpInfer, EuroSys 2025, section 4; equal runs of tiles: Osama et al., "
         "Stream-K, PPoPP 2023, section 4; the streams are sparsegen's own"
     )
-    template = "spmm/lane_stream_spmm.cu.j2"
-    entry = "lane_stream_spmm"
     size_names = ("m", "k", "n", "groups", "steps")
     packed_names = ("masks", "starts", "orders", "values", "rows")
     scratch_names = ("parts", "counters")
     packing_version = 4
+    multiplies_zeros = True
     problem_type = SpmmProblem
     config_type = LaneStreamConfig
 
@@ -174,9 +173,6 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
         # Rings and slots fill most of the shared memory, and more blocks than one have room.
         shared = self._shared_bytes(problem, c) + 1024
         return resident * shared <= device.shared_memory_per_multiprocessor
-
-    def skips_zeros(self, problem: SpmmProblem, config: LaneStreamConfig) -> bool:
-        return False
 
     def constants(self, problem: SpmmProblem, config: LaneStreamConfig) -> Mapping[str, Value]:
         return {

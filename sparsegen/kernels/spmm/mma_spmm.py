@@ -58,6 +58,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     )
     size_names = ("m", "k", "n", "panels")
     packed_names = ("tile_counts", "tiles", "places", "values")
+    multiplies_zeros = True
 
     def batch_size_names(self, problem: SpmmProblem) -> tuple[str, ...]:
         return ("stored",) if problem.value_sets > 1 else ()
@@ -174,9 +175,6 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         if 4 * blocks < 3 * device.multiprocessors:
             return area <= 1024
         return area >= (8192 if c.storage == "nonzeros" else 4096) or blocks <= 8 * device.multiprocessors
-
-    def skips_zeros(self, problem: SpmmProblem, config: MmaSpmmConfig) -> bool:
-        return False
 
     def constants(self, problem: SpmmProblem, config: MmaSpmmConfig) -> Mapping[str, Value]:
         chunk = 16 // problem.dtype.itemsize

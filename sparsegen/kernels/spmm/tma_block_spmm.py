@@ -70,6 +70,7 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
     size_names = ("m", "k", "n", "row_block_count")
     packed_names = BLOCK_NAMES
     scratch_names = ("counters",)
+    multiplies_zeros = True
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
         return copied_scope(problem)
@@ -94,9 +95,6 @@ class TmaBlockSpmm(Family[SpmmProblem, TmaBlockSpmmConfig]):
     def is_worth_trying(self, problem: SpmmProblem, config: TmaBlockSpmmConfig, device: Device) -> bool:
         """True unless a cluster's tiles are twice as wide as the result or wider: such tiles are mostly padding."""
         return config.tile_n * config.cluster < 2 * max(PIECE, problem.n)
-
-    def skips_zeros(self, problem: SpmmProblem, config: TmaBlockSpmmConfig) -> bool:
-        return False
 
     def constants(self, problem: SpmmProblem, config: TmaBlockSpmmConfig) -> Mapping[str, Value]:
         by_columns = problem.layout is Layout.COLUMN

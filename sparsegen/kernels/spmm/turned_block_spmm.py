@@ -77,6 +77,7 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
     size_names = ("m", "k", "n", "row_tile_count")
     packed_names = SMALL_BLOCK_NAMES
     scratch_names = ("counters",)
+    multiplies_zeros = True
 
     def scope(self, problem: SpmmProblem) -> Iterator[Constraint]:
         yield from copied_scope(problem)
@@ -100,9 +101,6 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         """
         c = config
         return TILE_N * c.cluster < 2 * max(TILE_N, problem.n) and c.tile_m < 2 * max(PIECE, problem.m)
-
-    def skips_zeros(self, problem: SpmmProblem, config: TurnedBlockSpmmConfig) -> bool:
-        return False
 
     def constants(self, problem: SpmmProblem, config: TurnedBlockSpmmConfig) -> Mapping[str, Value]:
         return {

@@ -19,7 +19,8 @@ import numpy as np
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import check_shape
-from sparsegen.matrix.formats import Array, Coordinates
+from sparsegen.matrix.foreign import Coordinates
+from sparsegen.matrix.formats import Array
 from sparsegen.matrix.readers.files import hint, read_text
 from sparsegen.system.numpy_types import NumpyType
 

@@ -15,7 +15,8 @@ import numpy as np
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import MAX_INDEX, check_shape
-from sparsegen.matrix.formats import Array, Compressed, CompressedLayout, Coordinates, as_real
+from sparsegen.matrix.foreign import Compressed, CompressedLayout, Coordinates
+from sparsegen.matrix.formats import Array, as_real
 from sparsegen.matrix.readers.files import clipped, hint
 from sparsegen.system.numpy_load import without_numpys_warnings
 from sparsegen.system.numpy_types import NumpyType

@@ -13,7 +13,8 @@ import numpy as np
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.budget import MemoryBudget
 from sparsegen.matrix.csr import check_shape
-from sparsegen.matrix.formats import Array, Compressed
+from sparsegen.matrix.foreign import Compressed
+from sparsegen.matrix.formats import Array
 from sparsegen.matrix.generators import normal_values
 from sparsegen.matrix.readers.files import check_readable, hint, read_first_line, read_text
 

@@ -73,7 +73,7 @@ def _grouped(layer: CsrMatrix, bias: Array, activation: Activation) -> RowGroups
     begins = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     source = np.arange(layer.nnz) + np.repeat(offsets[order] - begins[:-1], lengths)
     columns, values = layer.column_indices[source], layer.values[source]
-    first = _begins_of_groups(begins, lengths, columns)
+    first = _begins_of_groups(lengths, columns)
     rows_of = np.diff(np.append(first, count))
     group = np.repeat(np.arange(first.size), rows_of)
     in_group = np.arange(count) - first[group]
@@ -97,7 +97,7 @@ def _grouped(layer: CsrMatrix, bias: Array, activation: Activation) -> RowGroups
     return RowGroups(np.zeros(0, np.int32), groups.astype(np.int32), rows, biases, own, found)
 
 
-def _begins_of_groups(begins: Array, lengths: Array, columns: Array) -> Array:
+def _begins_of_groups(lengths: Array, columns: Array) -> Array:
     """The first row of each group: where columns differ from those of the row before, and after every 16 rows."""
     count = lengths.size
     if not count:

@@ -78,8 +78,8 @@ class BlockAttentionOperator(Operator):
             mask: the words of a `BlockMask` over queries × keys, or of as many as the problem's `MasksOf` says.
             scale: one float32, an array of q's kind; by default what `prepare` was given, else 1 / √head_dim.
             band: three int32 (`Band.words`), an array of q's kind; by default those of the problem's span.
-            lse: float32, heads × queries (with a batch one for each item), which the call writes: the natural logarithm
-                of each query's sum of exponentials.
+            lse: float32, heads × queries (with a batch one for each element), which the call writes: the natural
+                logarithm of each query's sum of exponentials.
             numbers, bits: partial blocks (`sparsegen.matrix.partial_blocks`), where the problem has room for some:
                 int32, as many matrices of rows × columns of blocks as there are masks, and uint64, room × words of a
                 block.

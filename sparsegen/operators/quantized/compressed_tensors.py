@@ -20,6 +20,7 @@ from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.float8 import Float8
 from sparsegen.operators.base.quantized import ScaleGroup, ValueType
 from sparsegen.operators.quantized.quantized_matrix import QuantizedMatrix
+from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
 KINDS = {"F8_E4M3": ValueType.E4M3, "I8": ValueType.INT8}  # by the file's word for an element
@@ -113,8 +114,8 @@ def _codes(path: Path, module: str, own: Mapping[str, TensorEntry]) -> tuple[Val
     """The codes of all weights as numbers, float32."""
     if packed := own.get("weight_packed"):
         m, k = (int(size) for size in read_raw(path, own["weight_shape"]).ravel())
-        bits = 4 if packed.shape == (m, -(-k // 8)) else 8
-        if packed.kind != "I32" or packed.shape != (m, -(-k * bits // 32)):
+        bits = 4 if packed.shape == (m, ceil_div(k, 8)) else 8
+        if packed.kind != "I32" or packed.shape != (m, ceil_div(k * bits, 32)):
             raise MatrixError(f"{module}: {packed.shape} words do not hold {m} × {k} weights", source=path)
         kind = ValueType.INT4 if bits == 4 else ValueType.INT8
         return kind, unpacked(read_raw(path, packed), bits)[:, :k] + np.float32(kind.smallest)

@@ -20,6 +20,7 @@ from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.quantized import ValueType
 from sparsegen.operators.quantized.compressed_tensors import of_weights, unpacked
 from sparsegen.operators.quantized.quantized_matrix import QuantizedMatrix
+from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
 NAMES = ("qweight", "qzeros", "scales")
@@ -75,7 +76,7 @@ def _require_neighbours(
     entry = own.get("g_idx")
     if entry is None:
         return
-    size = -(-columns // groups)
+    size = ceil_div(columns, groups)
     if not np.array_equal(read_raw(path, entry), np.arange(columns) // size):
         raise MatrixError(f"{module}: its groups are not of neighbouring columns (g_idx)", source=path)
 

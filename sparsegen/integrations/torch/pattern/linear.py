@@ -35,7 +35,7 @@ from sparsegen.integrations.torch.pattern.products import (
 )
 from sparsegen.integrations.torch.pattern.shared_input import Part
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.matrix.formats import describe
+from sparsegen.matrix.foreign import describe
 from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType, quantized_as
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
