@@ -55,8 +55,10 @@ class Reading:
     stride: int = 1
 
     def spread(self, run: int = 1) -> float:
-        """Runs of so many pixels in which a live block's outputs read some, by their first ones, over the pixels that
-        the block lies above.
+        """Returns the number of runs that hold a pixel for a live block's outputs, over the pixels below the block.
+
+        Args:
+            run: pixels of a run, which begins anywhere.
         """
         return 1.0 + (self.reach + run - 1) / (self.block * self.stride)
 
@@ -144,8 +146,10 @@ class Reordered:
         return is_loaded(executor, (FILE, self.entry))
 
     def share(self, density: float, run: int = 1) -> float:
-        """Returns the share of runs of so many neighbours of a row in which some pixel is needed, for this share of
-        live blocks.
+        """Returns the share of the pixels that are needed, for this share of live blocks.
+
+        Args:
+            run: neighbours of a row that count as needed together, if one is.
         """
         if self.needed is None:
             return 1.0
