@@ -28,19 +28,23 @@ struct Row {
 template <class T>
 __device__ __forceinline__ void zero_in_planes(const Images& size, const bool* mask, const T* x, T* y) {
   const Row own(size, mask, static_cast<int>(blockIdx.x));
+  const int first = static_cast<int>(blockIdx.y) * kPlanes, last = min(first + kPlanes, size.channels);
+  const int sharing = max(1, min(kPlanes / kAtOnce, kThreads / size.columns));  // threads of a column, where these are few
   const long long plane = static_cast<long long>(size.rows) * size.columns;
-  for (int item = static_cast<int>(threadIdx.x); item < size.columns * (kPlanes / kAtOnce); item += kThreads) {
+  const long long line = static_cast<long long>(own.image) * size.channels * plane + static_cast<long long>(own.row) * size.columns;
+  for (int item = static_cast<int>(threadIdx.x); item < size.columns * sharing; item += kThreads) {
     const int some = item / size.columns, column = item - some * size.columns;
-    const int first = static_cast<int>(blockIdx.y) * kPlanes + some * kAtOnce;
     const bool is_live = own.is_live(column);
     if (is_live && x == nullptr) continue;
-    const long long at = (static_cast<long long>(own.image) * size.channels + first) * plane + static_cast<long long>(own.row) * size.columns + column;
-    T found[kAtOnce];
-    #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) found[i] = is_live && first + i < size.channels ? x[at + i * plane] : T(0);
-    #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i < size.channels) y[at + i * plane] = found[i];
+    for (int channel = first + some * kAtOnce; channel < last; channel += sharing * kAtOnce) {
+      const long long at = line + channel * plane + column;
+      T found[kAtOnce];
+      #pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) found[i] = is_live && channel + i < last ? x[at + i * plane] : T(0);
+      #pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (channel + i < last) y[at + i * plane] = found[i];
+      }
     }
   }
 }
