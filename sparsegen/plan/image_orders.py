@@ -21,20 +21,15 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
 FILE = "image_orders.cu"
-THREADS, PIXELS, CHANNELS = (
-    256,
-    32,
-    32,
-)  # of a thread block, and that a warp takes at once, as in image_orders.cu
-WARPS = (
-    1 << 14
-)  # up to which a warp takes a part of the channels alone: two to four times what GPUs have room for
+THREADS, PIXELS = 256, 32  # of a thread block, and pixels that a warp takes at once, as in image_orders.cu
+LANES = 4  # of a pixel, each of which takes a vector of its channels
+WARPS = 1 << 14  # two to four times what GPUs hold: up to so many, each takes one part of the channels
 VECTOR = 8  # elements of 16 bytes; planes of at most as many channels have a thread for each pixel
 FEW_AT_ONCE = 4  # pixels of such a thread
 ITEM_BYTES = 2
 SECTOR = 16  # elements of 32 bytes, the least that is read of planes
-# Microseconds of a multiprocessor for a group of pixels whose mask is looked at, and for a part of its channels: by the
-# instructions that a warp has for them, at four a cycle.
+# Microseconds of a multiprocessor for pixels that a warp looks up in the mask, and for a part of their channels: by the
+# instructions that it has for them, at four a cycle.
 GROUP_US, PART_US = 0.06, 0.03
 MOST_BLOCKS = 1 << 20  # thread blocks, which take several tiles each where there are more
 
@@ -106,7 +101,7 @@ class Reordered:
         if self.to.has_planes:
             return "pixels_to_planes"
         if not self.source.has_planes:
-            return "pixels_to_pixels"
+            return f"pixels_to_pixels_{self._lanes}"
         return "few_planes_to_pixels" if self.is_few else "planes_to_pixels"
 
     @property
@@ -127,12 +122,19 @@ class Reordered:
     def _groups(self) -> int:
         """Groups of pixels, of a warp each."""
         images, rows, columns, _ = self.shape
-        return images * ceil_div(rows * columns, PIXELS)
+        if self.source.has_planes or self.to.has_planes:
+            return images * ceil_div(rows * columns, PIXELS)
+        return ceil_div(images * rows * columns, PIXELS * LANES // self._lanes)
+
+    @property
+    def _lanes(self) -> int:
+        """Lanes that take a vector each of a pixel, from pixels to pixels."""
+        return next((lanes for lanes in (1, 2) if self.stored_channels <= lanes * VECTOR), LANES)
 
     @property
     def _parts(self) -> int:
         """Parts of a pixel's channels."""
-        return ceil_div(self.written_channels, CHANNELS)
+        return ceil_div(self.written_channels, LANES * VECTOR)
 
     @property
     def sizes(self) -> list[int]:
@@ -169,8 +171,8 @@ class Reordered:
         written = 1.0 if fills else self.share(density)
         moved = images * rows * columns * ITEM_BYTES * (read * channels + written * self.written_channels)
         parts = self._parts * (1.0 if fills else self.share(density, PIXELS))
-        of_group = parts * PART_US + (0.0 if self.needed is None else GROUP_US)
-        issued_us = self._groups * of_group / device.multiprocessors
+        looks = 0.0 if self.needed is None else images * rows * columns / PIXELS
+        issued_us = (self._groups * parts * PART_US + looks * GROUP_US) / device.multiprocessors
         return rates.launch_us + max(moved / rates.copy_bytes_per_us, issued_us)
 
 

@@ -82,7 +82,7 @@ def test_whole_images(
 
 
 @pytest.mark.parametrize("fills", [False, True])
-@pytest.mark.parametrize("channels", [3, 8, 70])
+@pytest.mark.parametrize("channels", [3, 8, 12, 70])
 @pytest.mark.parametrize(
     "needed",
     [

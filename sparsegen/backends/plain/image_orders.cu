@@ -133,11 +133,11 @@ struct Neighbours {
 // How pixels are read.
 enum class Reading { kWhole, kShifted, kElements };
 
-// The way for pixels with so many channels: whole vectors, or the two around each vector. Those may lie outside of the images in the
-// first and the last group, which are read by elements.
-__device__ __forceinline__ Reading reading_of(const Images& size, const Element* x, int channels, int group) {
+// The way for the pixels `begin` to `end` of `all`, with so many channels: whole vectors, or the two around each vector. Those may lie
+// outside of the images in the first and the last pixels, which are read by elements.
+__device__ __forceinline__ Reading reading_of(const Element* x, int channels, long long begin, long long end, long long all) {
   if (are_whole(x, channels)) return Reading::kWhole;
-  return group == 0 || group + 1 == size.groups() ? Reading::kElements : Reading::kShifted;
+  return begin == 0 || (all - end) * channels < kVector ? Reading::kElements : Reading::kShifted;
 }
 
 // A lane's vectors of a group's pixels, `wanted(i)` each, to `put(i, vector)`, all of them on their way at once.
@@ -233,26 +233,43 @@ __device__ __forceinline__ void copy_planes(const Images& size, const Mask& mask
   }
 }
 
-// The same from pixels with as many channels as the images have. Few channels leave no lane without a vector.
+// The same from pixels with as many channels as the images have, each by some lanes, so that few channels leave none idle.
+template <int kLanes>
 __device__ __forceinline__ void copy_pixels(const Images& size, const Mask& mask, bool fills, const Element* x, Element* y, Vector*) {
+  constexpr int kGroups = kPieces / kLanes;  // of kPixels that a warp takes at once
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int bits = size.stored > kChannels / 2 ? 2 : size.stored > kChannels / 4 ? 1 : 0;  // of a lane's number: its piece
-  for (int number = blockIdx.x * kWarps + warp; number < size.groups(); number += gridDim.x * kWarps) {
-    const Group group(size, mask, number);
-    if (group.live == 0 && !fills) continue;
-    for (int first = blockIdx.y * kChannels; first < size.stored; first += gridDim.y * kChannels) {
-      const int channel = first + (lane & ((1 << bits) - 1)) * kVector;
-      const auto pixel = [&](int i) { return (i << (5 - bits)) + (lane >> bits); };
-      const auto is_live = [&](int i) { return i >> bits == 0 && (group.live >> pixel(i) & 1); };
+  const int plane = size.plane(), all = size.count * plane, tasks = (all + kPixels * kGroups - 1) / (kPixels * kGroups);
+  for (int number = blockIdx.x * kWarps + warp; number < tasks; number += gridDim.x * kWarps) {
+    const long long begin = static_cast<long long>(number) * kPixels * kGroups;
+    unsigned live[kGroups], any = 0;
+    #pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const int at = static_cast<int>(min(begin + g * kPixels + lane, all - 1ll));
+      const int image = at / plane, of_image = at - image * plane, row = of_image / size.columns;
+      const bool is_needed = mask.needs(image, row, of_image - row * size.columns);
+      live[g] = __ballot_sync(0xffffffffu, is_needed && begin + g * kPixels + lane < all);
+      any |= live[g];
+    }
+    if (any == 0 && !fills) continue;
+    for (int first = blockIdx.y * kLanes * kVector; first < size.stored; first += gridDim.y * kLanes * kVector) {
+      const int channel = first + lane % kLanes * kVector;
+      const auto in_group = [&](int i) { return i % kLanes * (32 / kLanes) + lane / kLanes; };
+      const auto pixel = [&](int i) { return begin + i / kLanes * kPixels + in_group(i); };
+      const auto is_live = [&](int i) {
+        unsigned own = live[0];
+        #pragma unroll
+        for (int g = 1; g < kGroups; ++g) own = i / kLanes == g ? live[g] : own;
+        return own >> in_group(i) & 1;
+      };
       take_pixels(
-          reading_of(size, x, size.channels, number),
+          reading_of(x, size.channels, begin, begin + kPixels * kGroups, all),
           [&](int i) {
             const int count = is_live(i) ? max(0, min(kVector, size.channels - channel)) : 0;
-            return Neighbours{x + group.pixel(size, size.channels, pixel(i)) + channel, count};
+            return Neighbours{x + pixel(i) * size.channels + channel, count};
           },
           [&](int i, const Vector& found) {
-            if (channel >= size.stored || pixel(i) >= group.count || !(fills || is_live(i))) return;
-            *reinterpret_cast<Vector*>(y + group.pixel(size, size.stored, pixel(i)) + channel) = found;
+            if (channel >= size.stored || pixel(i) >= all || !(fills || is_live(i))) return;
+            *reinterpret_cast<Vector*>(y + pixel(i) * size.stored + channel) = found;
           });
     }
   }
@@ -337,9 +354,10 @@ __device__ __forceinline__ void copy_to_planes(const Images& size, const Mask& m
     for (int first = blockIdx.y * kChannels; first < size.channels; first += gridDim.y * kChannels) {
       if (group.live != 0) {
         const int piece = lane % kPieces, channel = first + piece * kVector;
+        const long long before = group.pixel(size, 1, 0), all = static_cast<long long>(size.count) * size.plane();
         const auto pixel = [&](int i) { return i * kVector + lane / kPieces; };
         take_pixels(
-            reading_of(size, x, size.stored, number),
+            reading_of(x, size.stored, before, before + kPixels, all),
             [&](int i) {
               const int count = group.live >> pixel(i) & 1 ? max(0, min(kVector, size.channels - channel)) : 0;
               return Neighbours{x + group.pixel(size, size.stored, pixel(i)) + channel, count};
@@ -370,5 +388,7 @@ __device__ __forceinline__ void copy_to_planes(const Images& size, const Mask& m
 
 SPARSEGEN_ENTRY(planes_to_pixels, copy_planes)
 SPARSEGEN_ENTRY(few_planes_to_pixels, copy_few_planes)
-SPARSEGEN_ENTRY(pixels_to_pixels, copy_pixels)
+SPARSEGEN_ENTRY(pixels_to_pixels_1, copy_pixels<1>)
+SPARSEGEN_ENTRY(pixels_to_pixels_2, copy_pixels<2>)
+SPARSEGEN_ENTRY(pixels_to_pixels_4, copy_pixels<4>)
 SPARSEGEN_ENTRY(pixels_to_planes, copy_to_planes)
