@@ -30,7 +30,7 @@ ITEM_BYTES = 2
 SECTOR = 16  # elements of 32 bytes, the least that is read of planes
 # Microseconds of a multiprocessor for pixels that a warp looks up in the mask, and for a part of their channels: by the
 # instructions that it has for them, at four a cycle.
-GROUP_US, PART_US = 0.06, 0.03
+GROUP_US, PART_US = 0.03, 0.03
 MOST_BLOCKS = 1 << 20  # thread blocks, which take several tiles each where there are more
 
 

@@ -27,13 +27,16 @@ struct Images {
   __device__ __forceinline__ int groups() const { return count * image_groups(); }
 };
 
+// A number that is not negative, divided: strides and blocks are mostly powers of two.
+__device__ __forceinline__ int divided(int number, int by) { return (by & (by - 1)) == 0 ? number >> (__ffs(by) - 1) : number / by; }
+
 // The outputs of a convolution that read a pixel along one direction: from (at - first) / stride, rounded up, to (at + padding) / stride.
 struct Axis {
   int outputs, block;
   int first, padding, stride;  // first: the reach of the filter less the padding
 
-  __device__ __forceinline__ int low(int at) const { return at > first ? (at - first + stride - 1) / stride : 0; }
-  __device__ __forceinline__ int high(int at) const { return min((at + padding) / stride, outputs - 1); }
+  __device__ __forceinline__ int low(int at) const { return at > first ? divided(at - first + stride - 1, stride) : 0; }
+  __device__ __forceinline__ int high(int at) const { return min(divided(at + padding, stride), outputs - 1); }
 };
 
 // A mask of blocks over the outputs that read pixels; over the pixels themselves with a filter of one tap.
@@ -46,8 +49,8 @@ struct Mask {
     if (words == nullptr) return true;
     const int top = down.low(row), bottom = down.high(row), left = across.low(column), right = across.high(column);
     if (top > bottom || left > right) return false;
-    const int first = left / across.block, last = right / across.block;
-    for (int block_row = top / down.block; block_row <= bottom / down.block; ++block_row) {
+    const int first = divided(left, across.block), last = divided(right, across.block), last_row = divided(bottom, down.block);
+    for (int block_row = divided(top, down.block); block_row <= last_row; ++block_row) {
       const Word* const line = words + (static_cast<long long>(image) * rows + block_row) * row_words;
       for (int number = first / 64; number <= last / 64; ++number) {
         Word word = line[number];
