@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sparsegen.dispatch.dense_time import (
     Known,
-    are_whole,
+    chunk_of,
     dense_time_us,
     is_modelled,
     is_near,
@@ -152,8 +152,8 @@ def estimated_dense(problem: Problem, device: Device, known: Sequence[Known]) ->
     if not problem.has_pattern and problem.dense_product is not None and device.backend == "cuda":
         whole, masked = SpmmProblem(*problem.dense_product, problem.dtype), cast("MaskedProblem", problem)
         specs = *masked.dense_operands(), masked.result(0)
-        is_aligned = are_whole(masked.dtype, (spec.shape[-1] * spec.dtype.itemsize for spec in specs))
-        us = modelled_us(whole, device, is_aligned=is_aligned)
+        chunk = chunk_of(masked.dtype, (spec.shape[-1] * spec.dtype.itemsize for spec in specs))
+        us = modelled_us(whole, device, loaded_bytes=chunk)
         return Time.of_dense(us + zeroing_us(problem, device), Source.PREDICTED)
     if not (isinstance(problem, SpmmProblem) and is_modelled(problem, device)):
         return None

@@ -1,4 +1,4 @@
-"""Zeros over the pixels of images that lie in dead blocks of a mask, on a device, in one launch."""
+"""Zeros over the pixels of images that lie in dead blocks of a mask, or over those of a copy, in one launch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VECTOR_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class DeadPixels:
-    """Images whose dead blocks become zeros where they lie.
+    """Images whose dead blocks become zeros.
 
     Attributes:
         shape: images, rows, columns and channels, one of each at the least.
@@ -36,7 +36,7 @@ class DeadPixels:
 
     @property
     def access_bytes(self) -> int:
-        """Bytes that an access writes: a vector, where the channels of a pixel are whole vectors."""
+        """Bytes that an access moves: a vector, where the channels of a pixel are whole vectors."""
         is_whole = not self.order.has_planes and self.shape[3] * self.itemsize % VECTOR_BYTES == 0
         return VECTOR_BYTES if is_whole else self.itemsize
 
@@ -65,13 +65,14 @@ class DeadPixels:
 
 
 def bind_dead_pixels(executor: Executor, what: DeadPixels) -> Callable[..., None]:
-    """A launch for one thread to start many times: ``bound(stream, mask, y)``, addresses both.
+    """A launch for one thread to start many times: ``bound(stream, mask, x, y)``, addresses all.
 
-    The mask is bools of images × rows × columns of blocks; Y lies on as many bytes as an access writes.
+    The mask is bools of images × rows × columns of blocks; X and Y lie on as many bytes as an access moves. An address
+    of 0 for X says that Y holds it: only dead pixels are written.
 
     Raises:
         CompileError, DeviceUnavailableError: the kernel cannot be compiled.
     """
     (kernel,) = plain_launchers(executor, FILE, what.entry)
     launch = replace(what.launch, starts_early=may_start_early(executor))
-    return kernel.bind(launch, *what.sizes, None, None)
+    return kernel.bind(launch, *what.sizes, None, None, None)

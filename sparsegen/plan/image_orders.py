@@ -6,7 +6,6 @@ which pixels are needed; no other is read.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -18,15 +17,20 @@ from sparsegen.matrix.bits import words_for
 from sparsegen.operators import ImageLayout
 from sparsegen.plan.block_masks import may_start_early
 from sparsegen.plan.plain_launcher import plain_launchers
+from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
 FILE = "image_orders.cu"
-THREADS, PIXELS, CHANNELS = 256, 64, 64  # of a thread block and its tile, as in image_orders.cu
-VECTOR = 8  # elements of 16 bytes; images with at most as many channels have a thread for each pixel
+THREADS, PIXELS = 256, 32  # of a thread block, and pixels that a warp takes at once, as in image_orders.cu
+LANES = 4  # of a pixel, each of which takes a vector of its channels
+WARPS = 1 << 14  # two to four times what GPUs hold: up to so many, each takes one part of the channels
+VECTOR = 8  # elements of 16 bytes; planes of at most as many channels have a thread for each pixel
+FEW_AT_ONCE = 4  # pixels of such a thread
 ITEM_BYTES = 2
-# Microseconds of a tile, however many of its channels there are, from planes or to them, and from pixels to pixels: on
-# an H200 copies of drawn convolutions' images and results took 0.8 to 1.2, and 1.5.
-PLANES_TILE_US, PIXELS_TILE_US = 1.1, 1.5
+SECTOR = 16  # elements of 32 bytes, the least that is read of planes
+# Microseconds of a multiprocessor for pixels that a warp looks up in the mask, and for a part of their channels: by the
+# instructions that it has for them, at four a cycle.
+GROUP_US, PART_US = 0.03, 0.03
 MOST_BLOCKS = 1 << 20  # thread blocks, which take several tiles each where there are more
 
 
@@ -45,10 +49,13 @@ class Reading:
     padding: int = 0
     stride: int = 1
 
-    @property
-    def spread(self) -> float:
-        """Pixels that a live block's outputs read, over those that it lies above."""
-        return 1.0 + self.reach / (self.block * self.stride)
+    def spread(self, run: int = 1) -> float:
+        """Returns the number of runs that hold a pixel for a live block's outputs, over the pixels below the block.
+
+        Args:
+            run: pixels of a run, which begins anywhere.
+        """
+        return 1.0 + (self.reach + run - 1) / (self.block * self.stride)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -93,27 +100,41 @@ class Reordered:
         """Name of the kernel."""
         if self.to.has_planes:
             return "pixels_to_planes"
-        source = "planes" if self.source.has_planes else "pixels"
-        return f"few_{source}_to_pixels" if self.is_few else f"{source}_to_pixels"
+        if not self.source.has_planes:
+            return f"pixels_to_pixels_{self._lanes}"
+        return "few_planes_to_pixels" if self.is_few else "planes_to_pixels"
 
     @property
     def is_few(self) -> bool:
-        """True if a thread takes a pixel."""
-        return not self.to.has_planes and self.shape[3] <= VECTOR
+        """True if a thread takes whole pixels of planes."""
+        return self.source.has_planes and self.shape[3] <= VECTOR
 
     @property
     def launch(self) -> Launch:
         images, rows, columns, _ = self.shape
         if self.is_few:
-            return Launch.flat(min(images * rows * columns, MOST_BLOCKS * THREADS), THREADS)
-        pixels, channels = self._tiles
-        return Launch((min(pixels, MOST_BLOCKS), channels, 1), (THREADS, 1, 1))
+            threads = ceil_div(images * rows * columns, FEW_AT_ONCE)
+            return Launch.flat(min(threads, MOST_BLOCKS * THREADS), THREADS)
+        blocks, parts = ceil_div(self._groups, THREADS // WARP), ceil_div(WARPS, self._groups)
+        return Launch((min(blocks, MOST_BLOCKS), min(parts, self._parts), 1), (THREADS, 1, 1))
 
     @property
-    def _tiles(self) -> tuple[int, int]:
-        """Tiles of pixels, and of the channels of each."""
+    def _groups(self) -> int:
+        """Groups of pixels, of a warp each."""
         images, rows, columns, _ = self.shape
-        return images * rows * ceil_div(columns, PIXELS), ceil_div(self.written_channels, CHANNELS)
+        if self.source.has_planes or self.to.has_planes:
+            return images * ceil_div(rows * columns, PIXELS)
+        return ceil_div(images * rows * columns, PIXELS * LANES // self._lanes)
+
+    @property
+    def _lanes(self) -> int:
+        """Lanes that take a vector each of a pixel, from pixels to pixels."""
+        return next((lanes for lanes in (1, 2) if self.stored_channels <= lanes * VECTOR), LANES)
+
+    @property
+    def _parts(self) -> int:
+        """Parts of a pixel's channels."""
+        return ceil_div(self.written_channels, LANES * VECTOR)
 
     @property
     def sizes(self) -> list[int]:
@@ -126,31 +147,33 @@ class Reordered:
         """True if `bind_reordered` loads nothing, so that it can be called while a CUDA graph is captured."""
         return is_loaded(executor, (FILE, self.entry))
 
-    def share(self, density: float) -> float:
-        """Returns the share of the pixels that are needed, for this share of live blocks, if these lie apart."""
+    def share(self, density: float, run: int = 1) -> float:
+        """Returns the share of the pixels that are needed, for this share of live blocks.
+
+        Args:
+            run: neighbours of a row that count as needed together, if one is.
+        """
         if self.needed is None:
             return 1.0
         down, across = self.needed
-        return min(1.0, density * down.spread * across.spread)
+        dead: float = (1.0 - density) ** (down.spread() * across.spread(run))
+        return 1.0 - dead
 
     def expected_us(self, device: Device, density: float) -> float:
-        """Microseconds that the launch should take: those of a copy of as many bytes, or of tiles.
+        """Microseconds that the launch should take: those of a copy of as many bytes, or of its instructions.
 
         Args:
             density: share of the mask's blocks that are live.
         """
         images, rows, columns, channels = self.shape
-        share = self.share(density)
-        written = 1.0 if self.fills or self.to.has_planes else share
-        bytes_moved = (
-            images * rows * columns * ITEM_BYTES * (share * channels + written * self.written_channels)
-        )
-        rates, tiles = device.expected_rates, 0.0
-        if not self.is_few:
-            tiles = share * math.prod(self._tiles)
-        has_planes = self.source.has_planes or self.to.has_planes
-        of_tiles = tiles * (PLANES_TILE_US if has_planes else PIXELS_TILE_US) / device.multiprocessors
-        return rates.launch_us + max(bytes_moved / rates.copy_bytes_per_us, of_tiles)
+        rates, fills = device.expected_rates, self.fills or self.to.has_planes
+        read = self.share(density, SECTOR if self.source.has_planes else 1)
+        written = 1.0 if fills else self.share(density)
+        moved = images * rows * columns * ITEM_BYTES * (read * channels + written * self.written_channels)
+        parts = self._parts * (1.0 if fills else self.share(density, PIXELS))
+        looks = 0.0 if self.needed is None else images * rows * columns / PIXELS
+        issued_us = (self._groups * parts * PART_US + looks * GROUP_US) / device.multiprocessors
+        return rates.launch_us + max(moved / rates.copy_bytes_per_us, issued_us)
 
 
 def bind_reordered(executor: Executor, what: Reordered) -> Callable[..., None]:

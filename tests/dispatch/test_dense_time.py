@@ -13,10 +13,10 @@ from sparsegen.backends import emulator_device
 from sparsegen.dispatch.dense_time import (
     Known,
     dense_time_us,
-    is_aligned,
     is_modelled,
     is_near,
     known_products,
+    loaded_bytes,
     modelled_us,
 )
 from sparsegen.kernels.base import Device
@@ -103,18 +103,21 @@ def test_what_it_is_of(device: Device) -> None:
 
 
 def test_rows_that_no_chunk_divides_take_longer() -> None:
-    """600 × 4946 × 6456 took 205 µs on an H200, column-major; float32 has whole chunks enough."""
+    """600 × 4946 × 6456 took 205 µs on an H200, column-major, and 10750 × 832 × 4659 734; float32 has whole chunks
+    enough.
+    """
     odd = SpmmProblem(600, 4946, 6456, DType.BFLOAT16, layout=Layout.COLUMN)
-    assert (
-        not is_aligned(odd) and is_aligned(replace(odd, k=4944)) and is_aligned(replace(odd, n=6457, k=4944))
-    )
     by_rows = replace(odd, layout=Layout.ROW)
-    assert is_aligned(by_rows) and not is_aligned(replace(by_rows, m=601))
-    assert not is_aligned(replace(by_rows, n=6457, k=4944))
-    assert is_aligned(replace(odd, dtype=DType.FLOAT32))
+    assert [loaded_bytes(replace(odd, k=k)) for k in (4943, 4946, 4948, 4944)] == [2, 4, 8, 16]
+    assert loaded_bytes(by_rows) == 16 and loaded_bytes(replace(by_rows, m=601)) == 4
+    assert loaded_bytes(replace(odd, n=6457, k=4944)) == 16
+    assert loaded_bytes(replace(by_rows, n=6457, k=4944)) == 2
+    assert loaded_bytes(replace(odd, dtype=DType.FLOAT32)) == 16
     h200 = find_target("nvidia-h200").device
     assert dense_time_us(odd, h200) == pytest.approx(205, rel=0.1)
     assert 2.5 < dense_time_us(odd, h200) / dense_time_us(replace(odd, k=4944), h200) < 3.5
+    by_elements = SpmmProblem(10750, 832, 4659, DType.BFLOAT16)
+    assert dense_time_us(by_elements, h200) == pytest.approx(734, rel=0.15)
 
 
 def test_what_is_far_is_not_near() -> None:

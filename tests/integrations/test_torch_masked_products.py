@@ -138,8 +138,14 @@ def test_rows_that_no_vector_divides_are_padded_where_that_takes_less_time(
             assert (own is None) == (other is None)
             if own is not None:
                 torch.testing.assert_close(own.double(), other, rtol=2e-2, atol=2e-1)
+    with torch.no_grad():
+        kept = torch.full((m, k), 7.0).to(dtype)
+        sdd_into(kept, given["d"], given["w"], mask, scale=SCALE)
+        torch.testing.assert_close(kept, torch.where(mask.expand(), found["sdd"], 7.0))
     vector = 128 // torch.finfo(dtype).bits
-    assert operators.found and all(p.k % vector == 0 and p.n % vector == 0 for p, *_ in operators.found)
+    *others, (into, *_) = operators.found
+    assert into.k == k and (k % vector or into.n % vector == 0)
+    assert others and all(p.k % vector == 0 and p.n % vector == 0 for p, *_ in others)
 
 
 @pytest.mark.parametrize("sizes", [(41, 57, 23), (40, 57, 24), (33, 64, 21)], ids=str)
@@ -152,9 +158,9 @@ def test_dense_products_are_padded_too(sizes: tuple[int, int, int], monkeypatch:
     multiplied: list[Any] = []
 
     class Seen(PlainProduct):  # type: ignore[misc]  # of PyTorch, which may be missing
-        def __call__(self, first: Any, second: Any, *rest: Any) -> Any:
+        def __call__(self, first: Any, second: Any, *rest: Any, **more: Any) -> Any:
             multiplied.append((*first.shape, *second.shape))
-            return super().__call__(first, second, *rest)
+            return super().__call__(first, second, *rest, **more)
 
     monkeypatch.setattr(padded_products, "PlainProduct", Seen)
     monkeypatch.setattr(calls, "known", {})
@@ -213,6 +219,15 @@ def test_dense_products_are_the_same_and_run_no_kernel(
         operators.found.clear()
     with pytest.raises(ConfigError, match="dense"):
         sdd(d, w, mask, dense="sometimes")
+
+
+def test_contractions_over_another_s_memory_are_padded() -> None:
+    kept, h200 = (
+        SddProblem(4001, 4000, 4005, DType.FLOAT16, rest=Rest.KEPT),
+        find_target("nvidia-h200").device,
+    )
+    for padded in (padded_products.padded, padded_products.padded_for_dense):
+        assert padded(kept, h200) == replace(kept, n=4008)
 
 
 def test_the_dense_way_is_one_launch_and_one_product() -> None:

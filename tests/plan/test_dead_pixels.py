@@ -1,4 +1,4 @@
-"""Pixels of dead blocks become zeros where they lie; the others keep their bits."""
+"""Pixels of dead blocks become zeros, where they lie or in a copy; the others keep their bits."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ def test_dead_pixels_are_zeros(
     for block in ((8, 16), (5, 3), (1, 1), (64, 64)):
         for share in (0.0, 0.4, 1.0):
             what = DeadPixels(shape, order, itemsize, block)
-            mask, y, expected = drawn(what, share)
-            given, found = executor.upload(mask), executor.upload(y)
-            bind_dead_pixels(executor, what)(0, given.address, found.address)
+            mask, x, expected = drawn(what, share)
+            bound, given, found = bind_dead_pixels(executor, what), executor.upload(mask), executor.upload(x)
+            copied = executor.upload(np.full_like(x, 7))
+            bound(0, given.address, found.address, copied.address)
+            bound(0, given.address, 0, found.address)
             executor.synchronize()
-            executor.download(found, y)
-            np.testing.assert_array_equal(y, expected)
+            for buffer in (found, copied):
+                executor.download(buffer, x)
+                np.testing.assert_array_equal(x, expected)
 
 
 def test_vectors_where_channels_are_whole_ones() -> None:
@@ -60,8 +63,8 @@ def test_vectors_where_channels_are_whole_ones() -> None:
 def test_no_other_memory_is_touched(order: ImageLayout, emulator_toolchain: EmulatorToolchain) -> None:
     for channels in (7, 8):
         what = DeadPixels((2, 9, 21, channels), order, 2, (4, 5))
-        mask, y, expected = drawn(what)
+        mask, x, expected = drawn(what)
         text = plain_source("dead_pixels.cu")
         compiled = emulator_toolchain.compile_sanitized("plain", what.entry, text)
-        *_, found = run_sanitized(compiled.binary, what.launch, [*what.sizes, mask, y])
+        *_, found = run_sanitized(compiled.binary, what.launch, [*what.sizes, mask, x, np.full_like(x, 7)])
         np.testing.assert_array_equal(found, expected)

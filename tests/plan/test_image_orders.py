@@ -15,7 +15,15 @@ from sparsegen.plan.image_orders import Reading, Reordered, bind_reordered
 from sparsegen.system.numpy_types import Array
 
 PLANES, INNERMOST = ImageLayout.NCHW, ImageLayout.NHWC
-SHAPES = [(2, 5, 70, 130), (1, 3, 4, 3), (3, 2, 64, 8), (1, 1, 1, 1), (2, 3, 129, 17), (1, 4, 67, 64)]
+SHAPES = [
+    (2, 5, 70, 130),
+    (1, 3, 4, 3),
+    (3, 2, 64, 8),
+    (1, 1, 1, 1),
+    (2, 3, 129, 17),
+    (1, 4, 67, 64),
+    (2, 4, 8, 40),
+]
 OLD = 7  # what Y holds before
 
 
@@ -74,7 +82,7 @@ def test_whole_images(
 
 
 @pytest.mark.parametrize("fills", [False, True])
-@pytest.mark.parametrize("channels", [3, 8, 70])
+@pytest.mark.parametrize("channels", [3, 8, 12, 70])
 @pytest.mark.parametrize(
     "needed",
     [
@@ -90,15 +98,31 @@ def test_pixels_that_live_outputs_read(
     needed: tuple[Reading, Reading], channels: int, fills: bool, executor: Executor
 ) -> None:
     for source in ImageLayout:
-        check(executor, Reordered((2, 30, 75, channels), source, INNERMOST, needed, fills))
+        for columns in (75, 76):  # planes are whole vectors, or not
+            check(executor, Reordered((2, 30, columns, channels), source, INNERMOST, needed, fills))
+
+
+@pytest.mark.parametrize("source", ImageLayout)
+def test_images_from_any_address(source: ImageLayout, executor: Executor) -> None:
+    for channels in (3, 16, 37):
+        what = Reordered((2, 4, 40, channels), source, INNERMOST)
+        _, x, expected = made(what)
+        given = executor.upload(np.concatenate([np.zeros(1, np.uint16), x.ravel()]))
+        found = executor.upload(np.full_like(expected, OLD))
+        bind_reordered(executor, what)(0, 0, given.address + x.itemsize, found.address)
+        executor.synchronize()
+        y = np.empty_like(expected)
+        executor.download(found, y)
+        np.testing.assert_array_equal(y, expected)
 
 
 def test_results_have_zeros_where_nothing_lives(executor: Executor) -> None:
     needed = Reading(30, 8), Reading(75, 1)
     for channels, beyond in ((3, 0), (40, 0), (67, 5)):
         for share in (0.0, 0.3, 1.0):
-            what = Reordered((2, 30, 75, channels), INNERMOST, PLANES, needed, beyond=beyond)
-            check(executor, what, share)
+            for columns in (75, 76):
+                what = Reordered((2, 30, columns, channels), INNERMOST, PLANES, needed, beyond=beyond)
+                check(executor, what, share)
 
 
 @pytest.mark.sanitizer
@@ -107,10 +131,11 @@ def test_no_other_memory_is_touched(to: ImageLayout, emulator_toolchain: Emulato
     needed = Reading(13, 5, 2, 1), Reading(70, 9, 2, 1)
     for channels in (3, 9):
         for source in (PLANES, INNERMOST)[to.has_planes :]:
-            what = Reordered((1, 13, 70, channels), source, to, needed)
-            words, x, expected = made(what)
-            text = plain_source("image_orders.cu")
-            compiled = emulator_toolchain.compile_sanitized("plain", what.entry, text)
-            arguments = [*what.sizes, words, x, np.full_like(expected, OLD)]
-            *_, found = run_sanitized(compiled.binary, what.launch, arguments)
-            np.testing.assert_array_equal(found, expected)
+            for columns in (70, 72):
+                what = Reordered((1, 13, columns, channels), source, to, needed)
+                words, x, expected = made(what)
+                text = plain_source("image_orders.cu")
+                compiled = emulator_toolchain.compile_sanitized("plain", what.entry, text)
+                arguments = [*what.sizes, words, x, np.full_like(expected, OLD)]
+                *_, found = run_sanitized(compiled.binary, what.launch, arguments)
+                np.testing.assert_array_equal(found, expected)

@@ -1,9 +1,10 @@
-// Zeros over the pixels of images that lie in dead blocks of a mask of bools; the others stay as they are, and nothing of the images is
-// read.
+// Images with zeros over the pixels that lie in dead blocks of a mask of bools: copied, or where they lie. Dead pixels are not read, nor
+// any where the images lie already.
 #include "early_start.cuh"
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kThreads = 256;
 constexpr int kPlanes = 16;  // channels that a thread block writes of a row of pixels, where these are outermost
+constexpr int kAtOnce = 4;  // accesses of a thread that are on their way together
 
 struct Images {
   int rows, columns, channels;
@@ -23,29 +24,51 @@ struct Row {
   __device__ __forceinline__ bool is_live(int column) const { return live[column / size.block_columns]; }
 };
 
-// The grid's x goes over rows of pixels, its y over channels.
+// The grid's x goes over rows of pixels, its y over channels. No X stands for Y.
 template <class T>
-__device__ __forceinline__ void zero_in_planes(const Images& size, const bool* mask, T* y) {
+__device__ __forceinline__ void zero_in_planes(const Images& size, const bool* mask, const T* x, T* y) {
   const Row own(size, mask, static_cast<int>(blockIdx.x));
   const int first = static_cast<int>(blockIdx.y) * kPlanes, last = min(first + kPlanes, size.channels);
+  const int sharing = max(1, min(kPlanes / kAtOnce, kThreads / size.columns));  // threads of a column, where these are few
   const long long plane = static_cast<long long>(size.rows) * size.columns;
-  T* const line = y + (static_cast<long long>(own.image) * size.channels + first) * plane + static_cast<long long>(own.row) * size.columns;
-  for (int column = static_cast<int>(threadIdx.x); column < size.columns; column += kThreads) {
-    if (own.is_live(column)) continue;
-    T* to = line + column;
-    for (int channel = first; channel < last; ++channel, to += plane) *to = T(0);
+  const long long line = static_cast<long long>(own.image) * size.channels * plane + static_cast<long long>(own.row) * size.columns;
+  for (int item = static_cast<int>(threadIdx.x); item < size.columns * sharing; item += kThreads) {
+    const int some = item / size.columns, column = item - some * size.columns;
+    const bool is_live = own.is_live(column);
+    if (is_live && x == nullptr) continue;
+    for (int channel = first + some * kAtOnce; channel < last; channel += sharing * kAtOnce) {
+      const long long at = line + channel * plane + column;
+      T found[kAtOnce];
+      #pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) found[i] = is_live && channel + i < last ? x[at + i * plane] : T(0);
+      #pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (channel + i < last) y[at + i * plane] = found[i];
+      }
+    }
   }
 }
 
-// The same where the channels of a pixel follow one another: a warp for each pixel. T divides them.
+// The same where the channels of a pixel follow one another. T divides them.
 template <class T>
-__device__ __forceinline__ void zero_in_pixels(const Images& size, const bool* mask, T* y) {
+__device__ __forceinline__ void zero_in_pixels(const Images& size, const bool* mask, const T* x, T* y) {
   const Row own(size, mask, static_cast<int>(blockIdx.x));
-  T* const line = y + static_cast<long long>(blockIdx.x) * size.columns * size.channels;
-  for (int column = static_cast<int>(threadIdx.x) / 32; column < size.columns; column += kWarps) {
-    if (own.is_live(column)) continue;
-    T* const pixel = line + static_cast<long long>(column) * size.channels;
-    for (int at = static_cast<int>(threadIdx.x) % 32; at < size.channels; at += 32) pixel[at] = T{};
+  const int all = size.columns * size.channels;
+  const long long line = static_cast<long long>(blockIdx.x) * all;
+  for (int begin = static_cast<int>(threadIdx.x); begin < all; begin += kThreads * kAtOnce) {
+    T found[kAtOnce];
+    bool writes[kAtOnce];
+    #pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = begin + i * kThreads;
+      const bool is_live = at < all && own.is_live(at / size.channels);
+      writes[i] = at < all && !(is_live && x == nullptr);
+      found[i] = is_live && writes[i] ? x[line + at] : T{};
+    }
+    #pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (writes[i]) y[line + begin + i * kThreads] = found[i];
+    }
   }
 }
 
@@ -56,11 +79,11 @@ struct alignas(16) Vector {
 #define SPARSEGEN_ZERO(name, function, type)                                                                            \
   extern "C" __global__ void __launch_bounds__(kThreads) name(int rows, int columns, int channels, int mask_rows,       \
                                                               int mask_columns, int block_rows, int block_columns,      \
-                                                              const bool* mask, type* y) {                              \
+                                                              const bool* mask, const type* x, type* y) {               \
     wait_for_kernel_before();                                                                                           \
     let_next_kernel_begin();                                                                                            \
     const Images size = {rows, columns, channels, mask_rows, mask_columns, block_rows, block_columns};                  \
-    function<type>(size, mask, y);                                                                                      \
+    function<type>(size, mask, x, y);                                                                                   \
   }
 
 SPARSEGEN_ZERO(zero_in_planes_2, zero_in_planes, unsigned short)

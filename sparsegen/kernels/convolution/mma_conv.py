@@ -20,7 +20,7 @@ from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_f
 from sparsegen.kernels.layouts.loads import BEGUN_US, LEAST_ASYNC, LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, MaskedConv2dProblem
+from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
@@ -141,10 +141,15 @@ class MmaConv(UnitTiles[MmaConvConfig]):
             loading *= NARROW
         steps = inner / c.step  # of a round
         vector_w = widest_vector(p.taps * p.group_channels, p.dtype)
-        loads = ((self._vector(p), c.tile_m * c.step), (vector_w, c.tile_n * c.step))
+        loads: tuple[tuple[int, float], ...] = (
+            (self._vector(p), c.tile_m * c.step),
+            (vector_w, c.tile_n * c.step),
+        )
         if p.layout.has_planes:
             of_step = self._step_of_planes_us(p, c, loads)
         else:
+            if p.mask_of is MaskOf.ANY_INPUT:  # looks at the mask, one a tap, take as long as loads to begin
+                loads += ((self._vector(p), c.tile_m * c.step * min(1.0, c.step / p.group_channels)),)
             of_step = step_us(p.dtype, loads, threads_of(c), c.stages, self.together(p, c, device))
         of_round = steps * of_step + OUT_US * sums_of(c)
         waiting = self.rounds_of_block(p, c, device) * of_round

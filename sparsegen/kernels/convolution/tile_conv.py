@@ -37,7 +37,7 @@ START_US = 4.2
 # Fitted to drawn problems on an H200. Where few blocks are live, microseconds of a thread's load, and of a step beside
 # its loads. Where many are, instructions of a load, and of finding the block of the mask that a pixel lies in.
 LOADED_US, STEP_US = 0.28, 0.9
-LOAD_INSTRUCTIONS, FIND_INSTRUCTIONS = 85, 100
+LOAD_INSTRUCTIONS, FIND_INSTRUCTIONS = 85, 20
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_f
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.matrix.features import Features
-from sparsegen.operators import DType, MaskedConv2dProblem
+from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import round_up
 
@@ -133,7 +133,9 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         threads, together = threads_of(c), self.together(p, c, device)
         weights = [(vector, c.tile_n * c.chunk)]
         of_tap = step_us(p.dtype, weights, threads, c.stages, together, arrived_us=WEIGHTS_US)
-        of_window = step_us(p.dtype, [(vector, window * c.chunk)], threads, p.taps + 1, together)
+        # Looks at a mask of any input, for each load, take as long as loads to begin.
+        looked_at = [(vector, window * c.chunk)] * (2 if p.mask_of is MaskOf.ANY_INPUT else 1)
+        of_window = step_us(p.dtype, looked_at, threads, p.taps + 1, together)
         waiting = self.rounds_of_block(p, c, device) * chunks * (p.taps * of_tap + of_window)
         filling = self.filling_us(p, c, device, widest_vector(p.filters // p.groups.count, p.dtype))
         return rates.launch_us + START_US + filling + max(computing, loading, moving, waiting)

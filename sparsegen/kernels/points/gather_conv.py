@@ -91,7 +91,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         """
         p = problem
         widest = next((n for n in (16, 32, 64) if n >= p.filters), 128)
-        longest = 16 if p.dtype is DType.FLOAT32 else 64
+        longest = 32 if p.dtype is DType.FLOAT32 else 64
         some = (
             GatherConvConfig(
                 tile_m=tile_m, tile_n=tile_n, step=step, warps_m=warps_m, warps_n=warps_n, stages=stages

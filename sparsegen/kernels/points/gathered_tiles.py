@@ -24,8 +24,11 @@ REACHED = 0.3  # fraction of the tensor cores' rate with gathered rows: on an H2
 # it too; and those of a warp's product of two fragments, which it loads for it.
 ARRIVED_US, PRODUCT_US = 0.3, 0.006
 FLOAT32_PRODUCTS = (
-    5  # a product of float32 over one of TF32: three, beside splitting the factors in every warp
+    6  # a product of float32 over one of TF32: three, beside splitting the factors in every warp
 )
+# Fraction of the shorter of a step's loads and products of float32 that the other hides in a block of as many warps:
+# some begin loads while others split factors. Fitted to drawn problems on an H200, where fewer warps hid nothing.
+HIDDEN, HIDING_WARPS = 0.5, 16
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,9 @@ class GatheredTiles(Family[P, C]):
             products *= FLOAT32_PRODUCTS
         sharing = max(1.0, threads / WARP * together / SCHEDULERS)  # warps take turns on tensor cores
         loading = step_us(dtype, loads, threads, c.stages, together, arrived_us=ARRIVED_US)
-        return loading + PRODUCT_US * products * sharing
+        multiplying = PRODUCT_US * products * sharing
+        hides = dtype is DType.FLOAT32 and threads >= HIDING_WARPS * WARP
+        return loading + multiplying - hides * HIDDEN * min(loading, multiplying)
 
     def with_smallest(self, problem: P, some: Iterable[C], device: Device) -> list[C]:
         """The valid ones of some configs, and the smallest one, which always is."""

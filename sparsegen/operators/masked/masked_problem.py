@@ -417,16 +417,27 @@ class MaskedProblem(Problem):
 def scaled_product(
     torch: Any, left: Any, right: Any, operands: Mapping[str, Any], bias: Any = None, out: Any = None
 ) -> Any:
-    """scale · left · right + bias, rounded once."""
+    """scale · left · right + bias, rounded once; a scale that is a tensor, which the host cannot read, goes into the
+    smaller factor by one launch.
+    """
     scale = operands["scale"]
     if not isinstance(scale, float):
-        left, scale = (left * scale).to(left.dtype), 1.0
+        if left.numel() <= right.numel():
+            left = _scaled(torch, left, scale)
+        else:
+            right = _scaled(torch, right, scale)
+        scale = 1.0
     if bias is not None:
         return torch.addmm(bias, left, right, alpha=scale, out=out)
     if scale == 1.0:
         return torch.mm(left, right, out=out)
     unread = left.new_empty(())
     return torch.addmm(unread, left, right, beta=0, alpha=scale, out=out)
+
+
+def _scaled(torch: Any, factor: Any, scale: Any) -> Any:
+    """A factor times a scale of float32, in the factor's dtype and memory order."""
+    return torch.mul(factor, scale, out=torch.empty_like(factor))
 
 
 def stored(array: Array, layout: Layout) -> Array:

@@ -102,6 +102,13 @@ class SddProblem(MaskedProblem):
     def product_sizes(self) -> tuple[int, int, int]:
         return self.m, self.n, self.k
 
+    @property
+    def zeroing_bytes(self) -> float:
+        """The product's dead blocks are written, or its live ones copied to where the rest is kept."""
+        live = self.density.share
+        share = 2 * live if self.rest is Rest.KEPT else 1 - live
+        return self.m * self.k * self.dtype.itemsize * share
+
     def dense_result(self, torch: Any, live: LiveParts, operands: Mapping[str, Any], out: Any) -> Any:
         w, words = operands["w"], operands["mask"]
         right = w.t() if self.w_layout is Layout.ROW else w

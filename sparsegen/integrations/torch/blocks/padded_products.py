@@ -42,9 +42,9 @@ def padded_for_dense(problem: MaskedProblem, device: Device) -> MaskedProblem | 
 
 def _wider(problem: MaskedProblem) -> MaskedProblem:
     p, vector = problem, VECTOR_BYTES // problem.dtype.itemsize
-    if isinstance(p, SddProblem) and p.rest is Rest.KEPT:  # the result is another's memory
-        return p
-    return replace(p, k=round_up(p.k, vector), n=round_up(p.n, vector))
+    wider = replace(p, k=round_up(p.k, vector), n=round_up(p.n, vector))
+    is_kept = isinstance(p, SddProblem) and p.rest is Rest.KEPT  # the result is another's memory
+    return p if is_kept and wider.k != p.k else wider
 
 
 class PaddedProduct:
@@ -70,12 +70,15 @@ class PaddedProduct:
         self._rows, self._columns = shape
         at = {name: number for number, name in enumerate(places)}
         first, second = wider.result(0).shape
+        self._is_whole = shape == (first, second)
         copies = tuple(taken(tensors) for taken in self._taken)
         self._launch = launch_of(operator, wider, copies, at, Result((first, second)))
 
     def __call__(self, *tensors: Tensor | None, out: Tensor | None = None) -> Tensor:
         """The result, in ``out`` if it is given: contiguous, of any shape with its elements."""
         copies = (taken(tensors) for taken in self._taken)
+        if self._is_whole:
+            return self._launch(*copies, out=out)
         found: Tensor = self._launch(*copies)[: self._rows, : self._columns]
         return found.contiguous() if out is None else out.copy_(found.reshape(out.shape))
 
@@ -95,6 +98,7 @@ class PaddedPlainProduct:
         self._product = PlainProduct(wider, scale, device)
         self._sides = [sides[spec.name] for spec in wider.dense_operands()]
         self._outputs = p.n
+        self._is_whole = shape == wider.result(0).shape
         self._rows, self._columns = shape
 
     def __call__(
@@ -104,6 +108,8 @@ class PaddedPlainProduct:
         *biases, words = rest
         factors = map(padded_to, (first, second), self._sides)
         added = [one if one is None else padded_to(one, (self._outputs,)) for one in biases]
+        if self._is_whole:
+            return self._product(*factors, *added, words, out=out)
         found = self._product(*factors, *added, words)[: self._rows, : self._columns]
         return found.contiguous() if out is None else out.copy_(found.reshape(out.shape))
 

@@ -27,7 +27,7 @@ from sparsegen.integrations.torch.convolution.conv_problem import (
 from sparsegen.integrations.torch.convolution.cudnn_search import fastest_algorithms
 from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
-from sparsegen.integrations.torch.convolution.zeroed_pixels import zeroed
+from sparsegen.integrations.torch.convolution.zeroed_pixels import zeroed, zeroed_copy
 from sparsegen.measure.decision import Entrants, decide, digest_of
 from sparsegen.measure.race import Pair
 from sparsegen.operators import ConvEpilogue, MaskedConv2dProblem, MaskOf
@@ -123,7 +123,7 @@ def dense_convolution(
         # Filters with channels innermost bring PyTorch to copy images and result; 1 × 1 filters are contiguous as well.
         weight = weight.clone(memory_format=order)
     if mask_of is MaskOf.ANY_INPUT:
-        x = zeroed(x.clone(), mask, block) if at_once else zero_outside(x, mask, block)
+        x = zeroed_copy(x, mask, block) if at_once else zero_outside(x, mask, block)
     with without_autocast(x), fastest_algorithms(x):
         found = functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
     if relu:
