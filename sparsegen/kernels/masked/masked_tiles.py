@@ -14,8 +14,8 @@ from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.loads import LEAST_ASYNC, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
+from sparsegen.kernels.masked.factor_loads import FactorLoads
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
 from sparsegen.kernels.masked.masked_tiles_time import PRODUCT_BYTES, tiles_us
 from sparsegen.kernels.masked.side import Side
@@ -26,9 +26,6 @@ from sparsegen.operators import DsdProblem, DType, FactorType, MaskedProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-PITCH_BYTES = (
-    16  # padding of each row in shared memory, so that the rows of a fragment are in different banks
-)
 EXTRA_REGISTERS = 64  # registers that a thread needs besides its sums, about
 
 P = TypeVar("P", bound=MaskedProblem)
@@ -105,6 +102,7 @@ class MaskedTiles(Family[P, C]):
 
     def constants(self, problem: P, config: C) -> Mapping[str, Value]:
         side = Side.of(problem)
+        a, b = FactorLoads.of(side, config, problem.dtype)
         return {
             "dtype": problem.dtype.value,
             "entry": self.entry,
@@ -115,8 +113,8 @@ class MaskedTiles(Family[P, C]):
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
             "even_columns": side.columns % 2 == 0,
-            "vector_a": self._vectors(problem)[0],
-            "vector_b": self._vectors(problem)[1],
+            **a.constants("a"),
+            **b.constants("b"),
             **batch_constants(problem),
         }
 
@@ -143,8 +141,8 @@ class MaskedTiles(Family[P, C]):
     def _usual(self, problem: P) -> Iterator[C]:
         """Tiles, none of which is mostly padding, with steps of two products or more."""
         side, size = Side.of(problem), problem.dtype.itemsize
-        # Loads of single words, or by way of registers, are many: they are faster all at once than between products.
-        can_wait = min(self._vectors(problem)) * size > LEAST_ASYNC and problem.dtype is not DType.FLOAT32
+        # Loads of single words are many: they are faster all at once than between products.
+        can_wait = problem.dtype is not DType.FLOAT32
         for tile_m, tile_n, warps_m, warps_n in TILES:
             if tile_m >= 2 * max(32, side.rows) or tile_n >= 2 * max(32, side.columns):
                 continue
@@ -173,16 +171,7 @@ class MaskedTiles(Family[P, C]):
         side, c = Side.of(problem), config
         tiles = self._row_tiles(side, c) * ceil_div(side.columns, c.tile_n) * problem.batch
         shared_bytes = self._shared_bytes(problem, c)
-        return tiles_us(problem, side, c, tiles, self._vectors(problem), shared_bytes, device)
-
-    @staticmethod
-    def _vectors(problem: P) -> tuple[int, int]:
-        """Elements of A and of B that a load moves."""
-        side = Side.of(problem)
-        return (
-            widest_vector(side.inner if side.a_by_inner else side.rows, problem.dtype),
-            widest_vector(side.inner if side.b_by_inner else side.columns, problem.dtype),
-        )
+        return tiles_us(problem, side, c, tiles, shared_bytes, device)
 
     @staticmethod
     def _row_tiles(side: Side, config: MaskedTilesConfig) -> int:
@@ -194,10 +183,5 @@ class MaskedTiles(Family[P, C]):
     @staticmethod
     def _shared_bytes(problem: P, config: C) -> int:
         """The bytes of all pipeline stages."""
-        side, size = Side.of(problem), problem.dtype.itemsize
-
-        def tile(extent: int, by_inner: bool) -> int:
-            rows, row = (extent, config.step) if by_inner else (config.step, extent)
-            return rows * (row * size + PITCH_BYTES)
-
-        return config.stages * (tile(config.tile_m, side.a_by_inner) + tile(config.tile_n, side.b_by_inner))
+        loads, size = FactorLoads.of(Side.of(problem), config, problem.dtype), problem.dtype.itemsize
+        return config.stages * sum(factor.shared_bytes(size) for factor in loads)

@@ -18,8 +18,8 @@ from sparsegen.kernels.layouts.limits import (
     lacking_share,
     resident_blocks,
 )
-from sparsegen.kernels.layouts.loads import LEAST_ASYNC
 from sparsegen.kernels.layouts.warp_tiles import sums_of, threads_of
+from sparsegen.kernels.masked.factor_loads import FactorLoads
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
 from sparsegen.kernels.masked.side import Side
 from sparsegen.matrix.live_blocks import any_live
@@ -90,7 +90,6 @@ def tiles_us(
     side: Side,
     config: MaskedTilesConfig,
     tiles: int,
-    vectors: tuple[int, int],
     shared_bytes: int,
     device: Device,
 ) -> float:
@@ -98,7 +97,6 @@ def tiles_us(
 
     Args:
         tiles: their number in all.
-        vectors: elements of A and of B that a load moves.
         shared_bytes: shared memory of a block.
     """
     c, rates, share = config, device.expected_rates, problem.density.share
@@ -119,10 +117,8 @@ def tiles_us(
         of_a, first_us = of_block, ARRIVAL_US * math.ceil(side.inner / side.inner_block / 64)
 
     # Cycles of a multiprocessor for a block's step.
-    loads = [
-        tile * c.step / vector / threads for tile, vector in zip((c.tile_m, c.tile_n), vectors, strict=True)
-    ]
-    of_thread = sum(map(math.ceil, loads))
+    loads = FactorLoads.of(side, c, problem.dtype)
+    of_thread = sum(math.ceil(factor.copies / threads) for factor in loads)
     begun = BEGUN_CYCLES * warps * of_thread
     lines = min(c.tile_m, side.rows) * of_a + min(c.tile_n, side.columns)
     copied = lines * c.step * size / COPIED_PER_CYCLE
@@ -141,10 +137,7 @@ def tiles_us(
     parts = [idle * begun, idle * multiplied, written + of_warp * read]
     alone = (max(parts) if warps > SCHEDULERS else sum(parts)) / rates.clock_mhz
     wait = max(ARRIVAL_US / (c.stages - 1), alone)
-    held = sum(n for n, vector in zip(loads, vectors, strict=True) if vector * size < LEAST_ASYNC)
-    if held:  # these pass through registers, and products wait for them
-        wait += ARRIVAL_US + HELD_US * held
-    needed = registers_of(side, c, sum(loads))
+    needed = registers_of(side, c, of_thread)
     most = min(MOST_REGISTERS, REGISTERS_PER_MULTIPROCESSOR // threads)
     slower = 1 + SPILLED * lacking_share(needed, round(SAVED * most))
     stored = stored_cycles(side, c.tile_m, c.tile_n) / rates.clock_mhz
