@@ -15,9 +15,9 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
-from sparsegen.kernels.masked.factor_loads import FactorLoads
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
 from sparsegen.kernels.masked.masked_tiles_time import PRODUCT_BYTES, tiles_us
+from sparsegen.kernels.masked.shared_tile import SharedTile
 from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
@@ -102,7 +102,7 @@ class MaskedTiles(Family[P, C]):
 
     def constants(self, problem: P, config: C) -> Mapping[str, Value]:
         side = Side.of(problem)
-        a, b = FactorLoads.of(side, config, problem.dtype)
+        a, b = SharedTile.of_factors(side, config, problem.dtype)
         return {
             "dtype": problem.dtype.value,
             "entry": self.entry,
@@ -112,7 +112,8 @@ class MaskedTiles(Family[P, C]):
             "transposes": side.transposes,
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
-            "even_columns": side.columns % 2 == 0,
+            "by_lines": side.by_lines,
+            **({"gap_y": SharedTile.of_result(side, config, problem.dtype).gap} if side.by_lines else {}),
             **a.constants("a"),
             **b.constants("b"),
             **batch_constants(problem),
@@ -182,6 +183,8 @@ class MaskedTiles(Family[P, C]):
 
     @staticmethod
     def _shared_bytes(problem: P, config: C) -> int:
-        """The bytes of all pipeline stages."""
-        loads, size = FactorLoads.of(Side.of(problem), config, problem.dtype), problem.dtype.itemsize
-        return config.stages * sum(factor.shared_bytes(size) for factor in loads)
+        """The bytes of all pipeline stages, which make room for the results."""
+        side, dtype = Side.of(problem), problem.dtype
+        stage = sum(tile.nbytes(dtype.itemsize) for tile in SharedTile.of_factors(side, config, dtype))
+        results = SharedTile.of_result(side, config, dtype).nbytes(dtype.itemsize) if side.by_lines else 0
+        return max(config.stages * stage, results)

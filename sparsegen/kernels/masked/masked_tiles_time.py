@@ -18,9 +18,10 @@ from sparsegen.kernels.layouts.limits import (
     lacking_share,
     resident_blocks,
 )
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, SECTOR
 from sparsegen.kernels.layouts.warp_tiles import sums_of, threads_of
-from sparsegen.kernels.masked.factor_loads import FactorLoads
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
+from sparsegen.kernels.masked.shared_tile import SharedTile
 from sparsegen.kernels.masked.side import Side
 from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import DType, MaskedProblem
@@ -33,14 +34,16 @@ MOST_REGISTERS = 255  # of a thread
 # Fitted on an H200 and an H100 (660 times of float16, bfloat16 and TF32; of one problem's, standard deviation 20 %):
 # microseconds of the kernel's start and of a block's; those in which a thread begins one of its first copies, for
 # which instructions have yet to come; those until a copy has come, of which each stage on its way hides a part; those
-# in which a sampled tile looks at one block of the mask; and those of an element in a thread's registers.
+# in which a sampled tile looks at one block of the mask.
 START_US, BLOCK_US, FIRST_US = 0.7, 0.35, 0.006
-ARRIVAL_US, LOOK_US, HELD_US = 0.8, 0.32, 0.015
+ARRIVAL_US, LOOK_US = 0.8, 0.32
 # Likewise, in a cycle of a multiprocessor: bytes that it copies from the L2, and that pass through its shared memory;
 # and cycles in which a warp begins a copy, and in which it stores a vector of the result.
 COPIED_PER_CYCLE, SHARED_PER_CYCLE = 19.0, 59.0
 BEGUN_CYCLES, STORED_CYCLES = 2.9, 18.0
-LEAST_COLUMNS, WIDER = 16, 0.25  # of a warp; exponent by which storing one by one takes longer in wider ones
+# Cycles in which a warp shifts a chunk for each of its lanes: some 30 instructions. It reads two chunks and writes one.
+SHIFTED_CYCLES, SHIFTED = 7.5, 3
+BY_LINES = 0.6  # time of storing results by way of shared memory, over that of storing them in pairs
 ACROSS = 0.43  # further bytes of shared memory for each of a TF32 fragment that lies across the contraction
 UNEVEN = 2.2  # standard deviations by which the longest row of the mask is longer than the mean
 # Further multiples of a step's time, by the share of a thread's registers that it lacks; and by how much the compiler
@@ -117,14 +120,17 @@ def tiles_us(
         of_a, first_us = of_block, ARRIVAL_US * math.ceil(side.inner / side.inner_block / 64)
 
     # Cycles of a multiprocessor for a block's step.
-    loads = FactorLoads.of(side, c, problem.dtype)
-    of_thread = sum(math.ceil(factor.copies / threads) for factor in loads)
-    begun = BEGUN_CYCLES * warps * of_thread
-    lines = min(c.tile_m, side.rows) * of_a + min(c.tile_n, side.columns)
-    copied = lines * c.step * size / COPIED_PER_CYCLE
+    factors = SharedTile.of_factors(side, c, problem.dtype)
+    of_thread = sum(factor.copies(threads) * (1 + factor.shifts) for factor in factors)
+    shifted = sum(factor.copies(threads) for factor in factors if factor.shifts)
+    begun = warps * (BEGUN_CYCLES * of_thread + SHIFTED_CYCLES * shifted)
+    lines = min(c.tile_m, side.rows) * of_a, min(c.tile_n, side.columns)
+    sizes = (size + factor.shifts * factor.runs * SECTOR / factor.row for factor in factors)  # sectors at both ends
+    copied = c.step * sum(n * per for n, per in zip(lines, sizes, strict=True)) / COPIED_PER_CYCLE
     across = ACROSS if problem.dtype is DType.FLOAT32 else 0.0
     fragments = warp_m * (1 + across * (not side.a_by_inner)) + warp_n * (1 + across * (not side.b_by_inner))
     written, read = (c.step * size * n / SHARED_PER_CYCLE for n in (c.tile_m + c.tile_n, warps * fragments))
+    written += SHIFTED * shifted * threads * LOAD_BYTES / SHARED_PER_CYCLE
     rate = rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
     if problem.dtype is DType.FLOAT32:
         rate *= TF32_PRODUCTS
@@ -141,8 +147,8 @@ def tiles_us(
     most = min(MOST_REGISTERS, REGISTERS_PER_MULTIPROCESSOR // threads)
     slower = 1 + SPILLED * lacking_share(needed, round(SAVED * most))
     stored = stored_cycles(side, c.tile_m, c.tile_n) / rates.clock_mhz
-    if side.columns % 2 or side.by_columns:  # one by one
-        stored *= 2 * (warp_n / LEAST_COLUMNS) ** WIDER
+    if side.by_lines:
+        stored *= BY_LINES
     kept = side.samples and not side.fills
     blocks, steps = max(1, math.ceil(tiles * live / device.multiprocessors)), max(1.0, side.inner / c.step)
     first_us += FIRST_US * of_thread * (c.stages - 1 if c.ahead else min(c.stages - 1, mean * steps))
