@@ -145,7 +145,10 @@ def test_steps_of_several_blocks(
     ("problem", "tunables"),
     [
         (DsdProblem(200, 145, 271, DType.FLOAT16), {"tile_m": 64, "tile_n": 256, "step": 64}),
-        (DsdProblem(70, 131, 33, DType.BFLOAT16, Block(32, 16), w_layout=Layout.COLUMN, batch=3), {"step": 64}),
+        (
+            DsdProblem(70, 131, 33, DType.BFLOAT16, Block(32, 16), w_layout=Layout.COLUMN, batch=3),
+            {"step": 64},
+        ),
         (DsdProblem(200, 146, 278, DType.FLOAT16, Block(16, 32)), {"tile_m": 64, "step": 64}),
         (DsdTransposedProblem(99, 203, 67, DType.BFLOAT16, Block(16, 32), batch=3), {"step": 64}),
         (DsdTransposedProblem(99, 203, 67, DType.FLOAT16, Block(16, 16)), {"tile_n": 64, "step": 32}),

@@ -125,7 +125,8 @@ def tiles_us(
     shifted = sum(factor.copies(threads) for factor in factors if factor.shifts)
     begun = warps * (BEGUN_CYCLES * of_thread + SHIFTED_CYCLES * shifted)
     lines = min(c.tile_m, side.rows) * of_a, min(c.tile_n, side.columns)
-    sizes = (size + factor.shifts * factor.runs * SECTOR / factor.row for factor in factors)  # sectors at both ends
+    # Elements that are shifted come with the rest of the sectors at both ends.
+    sizes = (size + factor.shifts * factor.runs * SECTOR / factor.row for factor in factors)
     copied = c.step * sum(n * per for n, per in zip(lines, sizes, strict=True)) / COPIED_PER_CYCLE
     across = ACROSS if problem.dtype is DType.FLOAT32 else 0.0
     fragments = warp_m * (1 + across * (not side.a_by_inner)) + warp_n * (1 + across * (not side.b_by_inner))

@@ -12,7 +12,9 @@ from sparsegen.kernels.masked.side import Side
 from sparsegen.operators import DType
 from sparsegen.system.integers import ceil_div
 
-LEAST_COPIED = 8  # bytes; 16-bit rows that only narrower vectors divide are copied by whole chunks, and shifted
+LEAST_COPIED = (
+    8  # bytes of a copy; 16-bit rows that only narrower ones divide are copied by chunks, and shifted
+)
 
 
 class SharedTile(NamedTuple):
@@ -20,9 +22,9 @@ class SharedTile(NamedTuple):
 
     Attributes:
         rows, row: their number, and the elements of one.
-        runs: parts of a row, of which each is one piece in global memory too.
-        shifts: true if accesses of global memory move aligned chunks of 16 bytes, between which elements are shifted
-            in shared memory. Each run has one chunk more.
+        runs: pieces of a row that lie in one piece in global memory too.
+        shifts: true if accesses of global memory move aligned chunks of 16 bytes, and elements are shifted in shared
+            memory. Each run has one chunk more there.
         vector: elements that an access moves.
     """
 
@@ -33,9 +35,7 @@ class SharedTile(NamedTuple):
     vector: int
 
     @classmethod
-    def of_factors(
-        cls, side: Side, config: MaskedTilesConfig, dtype: DType
-    ) -> tuple[SharedTile, SharedTile]:
+    def of_factors(cls, side: Side, config: MaskedTilesConfig, dtype: DType) -> tuple[SharedTile, SharedTile]:
         """The tiles of A and of B, of a step."""
         c, chunk = config, LOAD_BYTES // dtype.itemsize
         step_blocks = 1 if side.samples else max(1, c.step // side.inner_block)
@@ -73,5 +73,5 @@ class SharedTile(NamedTuple):
         return ceil_div(self.rows * (self.row // self.vector), threads)
 
     def constants(self, factor: str) -> Mapping[str, Value]:
-        """What the template is told of factor a or b."""
+        """Constants of the template about factor a or b."""
         return {f"vector_{factor}": self.vector, f"shifts_{factor}": self.shifts, f"gap_{factor}": self.gap}
