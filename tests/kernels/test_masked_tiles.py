@@ -18,6 +18,7 @@ from sparsegen.operators import (
     DType,
     Layout,
     MaskedProblem,
+    Rest,
     SddProblem,
 )
 from sparsegen.render import render
@@ -166,6 +167,25 @@ def test_rows_that_begin_anywhere(
     """Their chunks are copied as they lie and then shifted. Batch elements begin within a chunk too."""
     problem = replace(problem, density=Density(0.4))
     compare(emulator_toolchain, problem, ahead=ahead, **{"tile_n": 128, "warps_n": 2, **tunables})
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    ("problem", "tunables"),
+    [
+        (DsdProblem(40, 300, 72, DType.FLOAT16, Block(32, 32)), {"parts": 8, "ahead": True}),
+        (DsdTransposedProblem(333, 70, 40, batch=2, y_layout=Layout.COLUMN), {"parts": 4, "step": 16}),
+        (SddProblem(90, 131, 405, DType.BFLOAT16, Block(32, 64), rest=Rest.KEPT), {"parts": 2, "tile_m": 32}),
+        (SddProblem(90, 132, 16), {"parts": 8}),
+    ],
+    ids=str,
+)
+def test_parts_of_a_contraction(
+    emulator_toolchain: EmulatorToolchain, problem: MaskedProblem, tunables: dict[str, Any]
+) -> None:
+    """A cluster shares the steps of a tile, and its first block adds up their sums."""
+    problem = replace(problem, density=Density(0.4))
+    compare(emulator_toolchain, problem, **{"tile_m": 64, "tile_n": 64, "warps_n": 2, **tunables})
 
 
 def compare(toolchain: EmulatorToolchain, problem: MaskedProblem, **tunables: Any) -> None:

@@ -43,6 +43,8 @@ COPIED_PER_CYCLE, SHARED_PER_CYCLE = 19.0, 59.0
 BEGUN_CYCLES, STORED_CYCLES = 2.9, 18.0
 # Cycles in which a warp shifts a chunk for each of its lanes: some 30 instructions. It reads two chunks and writes one.
 SHIFTED_CYCLES, SHIFTED = 7.5, 3
+# Two meetings of a cluster, in microseconds, and bytes of other blocks' sums that its first block adds up in one.
+MEETING_US, MERGED_PER_US = 1.5, 5e4
 BY_LINES = 0.6  # time of storing results by way of shared memory, over that of storing them in pairs
 ACROSS = 0.43  # further bytes of shared memory for each of a TF32 fragment that lies across the contraction
 UNEVEN = 2.2  # standard deviations by which the longest row of the mask is longer than the mean
@@ -80,6 +82,14 @@ def stored_cycles(side: Side, tile_m: int, tile_n: int) -> float:
     return STORED_CYCLES * min(tile_m, side.rows) * min(tile_n, side.columns) / (2 * WARP)
 
 
+def live_tiles(side: Side, config: MaskedTilesConfig, share: float) -> float:
+    """The expected share of tiles with any live block."""
+    if not side.samples:
+        return 1.0
+    c = config
+    return any_live(share, max(1, c.tile_m // side.row_block) * max(1, c.tile_n // side.inner_block))
+
+
 def registers_of(side: Side, config: MaskedTilesConfig, loads: float) -> float:
     """Registers that a thread needs, about (270 kernels, within a fifth); ``loads``: of a thread in each step."""
     c = config
@@ -110,7 +120,7 @@ def tiles_us(
     mask_rows, mask_columns = max(1, c.tile_m // side.row_block), max(1, c.tile_n // side.inner_block)
     if side.samples:
         warp_blocks = max(1, warp_m // side.row_block) * max(1, warp_n // side.inner_block)
-        live, mean, longest = any_live(share, mask_rows * mask_columns), 1.0, 1.0
+        live, mean, longest = live_tiles(side, c, share), 1.0, 1.0
         of_block, of_warp = share / live, any_live(share, warp_blocks) / live
         of_a, first_us = 1.0, ARRIVAL_US + LOOK_US * live / share
     else:
@@ -151,8 +161,11 @@ def tiles_us(
     if side.by_lines:
         stored *= BY_LINES
     kept = side.samples and not side.fills
-    blocks, steps = max(1, math.ceil(tiles * live / device.multiprocessors)), max(1.0, side.inner / c.step)
+    blocks = max(1, math.ceil(tiles * live * c.parts / device.multiprocessors))
+    steps = max(1.0, side.inner / (c.step * c.parts))
     first_us += FIRST_US * of_thread * (c.stages - 1 if c.ahead else min(c.stages - 1, mean * steps))
+    if c.parts > 1:
+        first_us += MEETING_US + (c.parts - 1) * 4 * c.tile_m * c.tile_n / MERGED_PER_US
     times = Times(BLOCK_US + first_us, slower * work, slower * wait, stored * (of_block if kept else 1))
 
     # Waves of blocks with any live tile, and the dead ones.
@@ -163,7 +176,7 @@ def tiles_us(
     steps_us = max(steps_us, times.wave(1, longest * steps))  # a long tile runs beside short ones
     if side.samples:
         looked = BLOCK_US + LOOK_US * mask_rows * mask_columns
-        dead = tiles * (1 - live) / device.multiprocessors
+        dead = tiles * c.parts * (1 - live) / device.multiprocessors
         steps_us += dead * max(looked / resident, 0.0 if kept else stored)
     moved = _least_bytes(problem) / rates.copy_bytes_per_us
     return rates.launch_us + START_US + max(moved, steps_us)
