@@ -1,5 +1,6 @@
 #include "async_copy.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -24,7 +25,7 @@ void PendingCopy::land() const { std::memcpy(destination, data.data(), data.size
 
 namespace {
 
-/// Copies `present` bytes of `bytes`; zeros for the others.
+/// Copies `present` bytes of `bytes`; zeros for the others. If there are any, all are read, as memcheck counts them.
 void copy_present(void* shared, const void* global, int bytes, int present, int line) {
     if (bytes != 4 && bytes != 8 && bytes != 16) {
         fault("line %d: an asynchronous copy of %d bytes; 4, 8 and 16 are possible", line, bytes);
@@ -45,7 +46,8 @@ void copy_present(void* shared, const void* global, int bytes, int present, int 
     }
     std::vector<std::byte> read(static_cast<std::size_t>(bytes));
     if (present != 0) {
-        std::memcpy(read.data(), global, static_cast<std::size_t>(present));
+        std::memcpy(read.data(), global, read.size());
+        std::fill(read.begin() + present, read.end(), std::byte{0});
     }
     running_thread().copies.issue(PendingCopy(shared, std::move(read)));
 }

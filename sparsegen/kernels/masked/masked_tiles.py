@@ -15,6 +15,7 @@ from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.loads import LEAST_ASYNC
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
 from sparsegen.kernels.masked.masked_tiles_time import PRODUCT_BYTES, live_tiles, tiles_us
@@ -156,8 +157,10 @@ class MaskedTiles(Family[P, C]):
     def _usual(self, problem: P, device: Device) -> Iterator[C]:
         """Tiles, none of which is mostly padding, with steps of two products or more, whole and in parts."""
         side, size = Side.of(problem), problem.dtype.itemsize
-        # Loads of single words are many: they are faster all at once than between products.
-        can_wait = problem.dtype is not DType.FLOAT32
+        # Copies of single words, or of chunks to be shifted, are many: faster all at once than between products.
+        factors = SharedTile.of_factors(side, self.config_type(), problem.dtype)
+        is_wide = all(tile.vector * size > LEAST_ASYNC and not tile.shifts for tile in factors)
+        can_wait = is_wide and problem.dtype is not DType.FLOAT32
         for tile_m, tile_n, warps_m, warps_n in TILES:
             if tile_m >= 2 * max(32, side.rows) or tile_n >= 2 * max(32, side.columns):
                 continue

@@ -45,7 +45,7 @@ BEGUN_CYCLES, STORED_CYCLES = 2.9, 18.0
 SHIFTED_CYCLES, SHIFTED = 7.5, 3
 # Two meetings of a cluster, in microseconds, and bytes of other blocks' sums that its first block adds up in one.
 MEETING_US, MERGED_PER_US = 1.5, 5e4
-BY_LINES = 0.6  # time of storing results by way of shared memory, over that of storing them in pairs
+ENDS = 4  # sectors that a run of neighbours in a line has beside those that it fills, about
 ACROSS = 0.43  # further bytes of shared memory for each of a TF32 fragment that lies across the contraction
 UNEVEN = 2.2  # standard deviations by which the longest row of the mask is longer than the mean
 # Further multiples of a step's time, by the share of a thread's registers that it lacks; and by how much the compiler
@@ -158,8 +158,9 @@ def tiles_us(
     most = min(MOST_REGISTERS, REGISTERS_PER_MULTIPROCESSOR // threads)
     slower = 1 + SPILLED * lacking_share(needed, round(SAVED * most))
     stored = stored_cycles(side, c.tile_m, c.tile_n) / rates.clock_mhz
-    if side.by_lines:
-        stored *= BY_LINES
+    if side.by_lines:  # in pairs, 8 results a sector
+        lines = SharedTile.of_result(side, c, problem.dtype)
+        stored *= 8 * (size / SECTOR + ENDS * lines.runs / lines.row)
     kept = side.samples and not side.fills
     blocks = max(1, math.ceil(tiles * live * c.parts / device.multiprocessors))
     steps = max(1.0, side.inner / (c.step * c.parts))

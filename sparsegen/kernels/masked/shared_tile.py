@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from sparsegen.kernels.config import Value
-from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
+from sparsegen.kernels.layouts.loads import LEAST_ASYNC, LOAD_BYTES, widest_vector
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
 from sparsegen.kernels.masked.side import Side
 from sparsegen.operators import DType
@@ -42,7 +42,7 @@ class SharedTile(NamedTuple):
 
         def tile(extent: int, lines: int, by_inner: bool, blocks: int) -> SharedTile:
             vector = widest_vector(side.inner if by_inner else lines, dtype)
-            shifts = dtype.itemsize == 2 and vector * dtype.itemsize < LEAST_COPIED
+            shifts = vector * dtype.itemsize < LEAST_ASYNC
             rows, row, runs = (extent, c.step, step_blocks) if by_inner else (c.step, extent, blocks)
             return cls(rows, row, runs, shifts, chunk if shifts else vector)
 
