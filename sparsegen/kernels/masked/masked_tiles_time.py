@@ -18,7 +18,7 @@ from sparsegen.kernels.layouts.limits import (
     lacking_share,
     resident_blocks,
 )
-from sparsegen.kernels.layouts.loads import LOAD_BYTES, SECTOR
+from sparsegen.kernels.layouts.loads import LEAST_ASYNC, LOAD_BYTES, SECTOR
 from sparsegen.kernels.layouts.warp_tiles import sums_of, threads_of
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
 from sparsegen.kernels.masked.shared_tile import SharedTile
@@ -154,6 +154,8 @@ def tiles_us(
     parts = [idle * begun, idle * multiplied, written + of_warp * read]
     alone = (max(parts) if warps > SCHEDULERS else sum(parts)) / rates.clock_mhz
     wait = max(ARRIVAL_US / (c.stages - 1), alone)
+    if any(factor.vector * size < LEAST_ASYNC for factor in factors):  # by way of registers
+        wait += ARRIVAL_US
     needed = registers_of(side, c, of_thread)
     most = min(MOST_REGISTERS, REGISTERS_PER_MULTIPROCESSOR // threads)
     slower = 1 + SPILLED * lacking_share(needed, round(SAVED * most))

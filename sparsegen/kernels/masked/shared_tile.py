@@ -41,8 +41,9 @@ class SharedTile(NamedTuple):
         step_blocks = 1 if side.samples else max(1, c.step // side.inner_block)
 
         def tile(extent: int, lines: int, by_inner: bool, blocks: int) -> SharedTile:
-            vector = widest_vector(side.inner if by_inner else lines, dtype)
-            shifts = vector * dtype.itemsize < LEAST_ASYNC
+            length = side.inner if by_inner else lines
+            vector = widest_vector(length, dtype)
+            shifts = vector * dtype.itemsize < LEAST_ASYNC and length >= chunk
             rows, row, runs = (extent, c.step, step_blocks) if by_inner else (c.step, extent, blocks)
             return cls(rows, row, runs, shifts, chunk if shifts else vector)
 
