@@ -405,6 +405,7 @@ GOLDENS += [  # what no simplest config includes
         ("cluster_network", "network-fp16", "listed", "sending", "listed"),
         ("fused_network", "network-fp16", "multiplied", "biases", "multiplied"),
         ("streamed_network", "network-fp16", "layers", "sharing", "layers"),
+        ("mma_sdd", "sdd-fp16-kept", "parts", "parts", 4),
         ("tma_dsd_transposed", "dsd-transposed-fp16", "shared", "shared", True),
     )
 ]

@@ -18,6 +18,7 @@ from sparsegen.operators import (
     DType,
     Layout,
     MaskedProblem,
+    Rest,
     SddProblem,
 )
 from sparsegen.render import render
@@ -137,10 +138,63 @@ def test_steps_of_several_blocks(
 ) -> None:
     """Live blocks of the mask are put together to steps, and warps skip the dead ones."""
     problem = replace(of(200, 144, 272, DType.FLOAT16), block=Block(32, 32), density=Density(0.4))
-    problem = replace(problem, **changed)
+    compare(emulator_toolchain, replace(problem, **changed), ahead=ahead, **tunables)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    ("problem", "tunables"),
+    [
+        (DsdProblem(200, 145, 271, DType.FLOAT16), {"tile_m": 64, "tile_n": 256, "step": 64}),
+        (
+            DsdProblem(70, 131, 33, DType.BFLOAT16, Block(32, 16), w_layout=Layout.COLUMN, batch=3),
+            {"step": 64},
+        ),
+        (DsdProblem(200, 146, 278, DType.FLOAT16, Block(16, 32)), {"tile_m": 64, "step": 64}),
+        (DsdTransposedProblem(99, 203, 67, DType.BFLOAT16, Block(16, 32), batch=3), {"step": 64}),
+        (DsdTransposedProblem(99, 203, 67, DType.FLOAT16, Block(16, 16)), {"tile_n": 64, "step": 32}),
+        (DsdTransposedProblem(5, 3, 1, DType.FLOAT16, Block(64, 64)), {"tile_m": 64, "tile_n": 32}),
+        (SddProblem(150, 130, 77, DType.FLOAT16, Block(32, 32), batch=3), {"tile_n": 64, "stages": 4}),
+        (SddProblem(90, 131, 3, DType.BFLOAT16, Block(32, 64), w_layout=Layout.COLUMN), {"tile_m": 32}),
+        (SddProblem(90, 131, 5, DType.BFLOAT16, w_layout=Layout.COLUMN, batch=3), {"tile_m": 64}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_rows_that_begin_anywhere(
+    emulator_toolchain: EmulatorToolchain, problem: MaskedProblem, tunables: dict[str, Any], ahead: bool
+) -> None:
+    """Their chunks are copied as they lie and then shifted. Batch elements begin within a chunk too."""
+    problem = replace(problem, density=Density(0.4))
+    compare(emulator_toolchain, problem, ahead=ahead, **{"tile_n": 128, "warps_n": 2, **tunables})
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
+    ("problem", "tunables"),
+    [
+        (DsdProblem(40, 300, 72, DType.FLOAT16, Block(32, 32)), {"parts": 8, "ahead": True}),
+        (DsdTransposedProblem(333, 70, 40, batch=2, y_layout=Layout.COLUMN), {"parts": 4, "step": 16}),
+        (SddProblem(90, 131, 405, DType.BFLOAT16, Block(32, 64), rest=Rest.KEPT), {"parts": 2, "tile_m": 32}),
+        (SddProblem(90, 132, 16), {"parts": 8}),
+    ],
+    ids=str,
+)
+def test_parts_of_a_contraction(
+    emulator_toolchain: EmulatorToolchain, problem: MaskedProblem, tunables: dict[str, Any]
+) -> None:
+    """A cluster shares the steps of a tile, and its first block adds up their sums."""
+    problem = replace(problem, density=Density(0.4))
+    compare(emulator_toolchain, problem, **{"tile_m": 64, "tile_n": 64, "warps_n": 2, **tunables})
+
+
+def compare(toolchain: EmulatorToolchain, problem: MaskedProblem, **tunables: Any) -> None:
+    """Holds a config's results under the sanitizers against the reference."""
     found = family(f"mma_{problem.operator}")
-    config = found.config(ahead=ahead, **tunables)
+    config = found.config(**tunables)
+    assert not found.broken_constraints(problem, config, H100)
     source, matrix = render(found, problem, config), problem.without_pattern
-    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
+    kernel = toolchain.compile_sanitized(found.name, found.entry, source)
     variant = Variant(found, config, Kind(type(problem), (), ()), (), source)
-    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where="steps")
+    packed = found.pack(problem, config, matrix)
+    run_and_compare(variant, kernel, problem, matrix, packed, where=str(config))

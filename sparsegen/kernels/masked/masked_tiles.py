@@ -7,17 +7,19 @@ an operator's problem as such a product.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
-from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits
-from sparsegen.kernels.layouts.loads import LEAST_ASYNC, widest_vector
+from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.loads import LEAST_ASYNC
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
-from sparsegen.kernels.masked.masked_tiles_time import PRODUCT_BYTES, tiles_us
+from sparsegen.kernels.masked.masked_tiles_time import PRODUCT_BYTES, live_tiles, tiles_us
+from sparsegen.kernels.masked.shared_tile import SharedTile
 from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
@@ -26,9 +28,7 @@ from sparsegen.operators import DsdProblem, DType, FactorType, MaskedProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-PITCH_BYTES = (
-    16  # padding of each row in shared memory, so that the rows of a fragment are in different banks
-)
+CLUSTERS = (9, 0)  # compute capability with clusters of blocks
 EXTRA_REGISTERS = 64  # registers that a thread needs besides its sums, about
 
 P = TypeVar("P", bound=MaskedProblem)
@@ -50,6 +50,7 @@ TILES = (
     (32, 32, 1, 2),
 )
 STEPS = ((128, 3, True), (64, 3, True), (128, 2, False), (64, 2, False), (128, 5, True), (64, 5, False))
+PARTS = (2, 4, 8)
 AS_LONG = 1.04
 
 
@@ -87,6 +88,8 @@ class MaskedTiles(Family[P, C]):
             side.samples or noted <= 64,
             f"64 bits tell which rows of blocks are live in steps on their way ({noted})",
         )
+        if c.parts > 1:
+            yield capable(device, CLUSTERS)
         products = c.step * problem.dtype.itemsize // PRODUCT_BYTES
         yield Constraint(
             not c.ahead or products > 1,
@@ -96,15 +99,25 @@ class MaskedTiles(Family[P, C]):
         yield shared_memory_fits("stages", self._shared_bytes(problem, c), device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
-        """True unless a tile is twice as large as the result, or a thread has fewer than 16 or more than 128 sums. It
-        rests on arithmetic: padding, loads for each product, and registers.
+        """True unless a tile is twice as large as the result, a thread has fewer than 16 or more than 128 sums, or
+        there are more parts of tiles than multiprocessors. It rests on arithmetic: padding, loads for
+        each product, registers, and waves.
         """
-        side = Side.of(problem)
-        is_large = config.tile_n >= 2 * max(16, side.columns) or config.tile_m >= 2 * max(16, side.rows)
-        return not is_large and 16 <= sums_of(config) <= 128
+        side, c = Side.of(problem), config
+        is_large = c.tile_n >= 2 * max(16, side.columns) or c.tile_m >= 2 * max(16, side.rows)
+        return not is_large and 16 <= sums_of(c) <= 128 and self._has_parts(problem, c, device)
+
+    def _has_parts(self, problem: P, config: C, device: Device) -> bool:
+        """True if there are multiprocessors for all parts of live tiles, and some steps for each part."""
+        side, c = Side.of(problem), config
+        live = self._tiles(side, c) * problem.batch * live_tiles(side, c, problem.density.share)
+        return c.parts == 1 or (
+            live * c.parts <= device.multiprocessors and 4 * c.parts * c.step <= side.inner
+        )
 
     def constants(self, problem: P, config: C) -> Mapping[str, Value]:
         side = Side.of(problem)
+        a, b = SharedTile.of_factors(side, config, problem.dtype)
         return {
             "dtype": problem.dtype.value,
             "entry": self.entry,
@@ -114,9 +127,10 @@ class MaskedTiles(Family[P, C]):
             "transposes": side.transposes,
             "by_columns": side.by_columns,
             "epilogue": problem.epilogue.value if isinstance(problem, DsdProblem) else "none",
-            "even_columns": side.columns % 2 == 0,
-            "vector_a": self._vectors(problem)[0],
-            "vector_b": self._vectors(problem)[1],
+            "by_lines": side.by_lines,
+            **({"gap_y": SharedTile.of_result(side, config, problem.dtype).gap} if side.by_lines else {}),
+            **a.constants("a"),
+            **b.constants("b"),
             **batch_constants(problem),
         }
 
@@ -126,7 +140,7 @@ class MaskedTiles(Family[P, C]):
     def launch(self, problem: P, config: C, sizes: Mapping[str, int], device: Device) -> Launch:
         side = Side.of(problem)
         return Launch(
-            grid=(self._row_tiles(side, config) * ceil_div(side.columns, config.tile_n), 1, problem.batch),
+            grid=(self._tiles(side, config) * config.parts, 1, problem.batch),
             block=(threads_of(config), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
@@ -134,22 +148,24 @@ class MaskedTiles(Family[P, C]):
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
         """The usual config with the least expected time."""
         typical = device.typical_rated
-        times = {c: self.analytic_us(problem, features, c, typical) for c in self._usual(problem)}
+        times = {c: self.analytic_us(problem, features, c, typical) for c in self._usual(problem, device)}
         fitting = (c for c in sorted(times, key=times.__getitem__) if self.is_valid(problem, c, device))
         least = times[next(fitting, next(iter(times)))]
         same = (c for c, us in times.items() if least <= us <= AS_LONG * least)
         return next((c for c in same if self.is_valid(problem, c, device)), next(reversed(times)))
 
-    def _usual(self, problem: P) -> Iterator[C]:
-        """Tiles, none of which is mostly padding, with steps of two products or more."""
+    def _usual(self, problem: P, device: Device) -> Iterator[C]:
+        """Tiles, none of which is mostly padding, with steps of two products or more, whole and in parts."""
         side, size = Side.of(problem), problem.dtype.itemsize
-        # Loads of single words, or by way of registers, are many: they are faster all at once than between products.
-        can_wait = min(self._vectors(problem)) * size > LEAST_ASYNC and problem.dtype is not DType.FLOAT32
+        # Copies of single words, or of chunks to be shifted, are many: faster all at once than between products.
+        factors = SharedTile.of_factors(side, self.config_type(), problem.dtype)
+        is_wide = all(tile.vector * size > LEAST_ASYNC and not tile.shifts for tile in factors)
+        can_wait = is_wide and problem.dtype is not DType.FLOAT32
         for tile_m, tile_n, warps_m, warps_n in TILES:
             if tile_m >= 2 * max(32, side.rows) or tile_n >= 2 * max(32, side.columns):
                 continue
             for step, stages, ahead in STEPS:
-                yield self.config_type(
+                whole = self.config_type(
                     tile_m=tile_m,
                     tile_n=tile_n,
                     step=step // size,
@@ -158,6 +174,9 @@ class MaskedTiles(Family[P, C]):
                     stages=stages,
                     ahead=ahead and can_wait,
                 )
+                yield whole
+                split = (replace(whole, parts=parts) for parts in PARTS)
+                yield from (c for c in split if self._has_parts(problem, c, device))
 
     def published(self, problem: P) -> tuple[C, ...]:
         """Tiles of masks of 128 × 128 blocks (Lo, section 4.1), whose contraction goes in steps of half a block (3.3).
@@ -171,33 +190,24 @@ class MaskedTiles(Family[P, C]):
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
         side, c = Side.of(problem), config
-        tiles = self._row_tiles(side, c) * ceil_div(side.columns, c.tile_n) * problem.batch
+        tiles = self._tiles(side, c) * problem.batch
         shared_bytes = self._shared_bytes(problem, c)
-        return tiles_us(problem, side, c, tiles, self._vectors(problem), shared_bytes, device)
+        return tiles_us(problem, side, c, tiles, shared_bytes, device)
 
     @staticmethod
-    def _vectors(problem: P) -> tuple[int, int]:
-        """Elements of A and of B that a load moves."""
-        side = Side.of(problem)
-        return (
-            widest_vector(side.inner if side.a_by_inner else side.rows, problem.dtype),
-            widest_vector(side.inner if side.b_by_inner else side.columns, problem.dtype),
-        )
-
-    @staticmethod
-    def _row_tiles(side: Side, config: MaskedTilesConfig) -> int:
-        """The number of tiles along the rows; a tile spans several mask blocks, or a mask block several tiles."""
+    def _tiles(side: Side, config: MaskedTilesConfig) -> int:
+        """The number of tiles; one spans several mask blocks along the rows, or a mask block several tiles."""
         if config.tile_m >= side.row_block:
-            return ceil_div(side.mask_rows, config.tile_m // side.row_block)
-        return side.mask_rows * (side.row_block // config.tile_m)
+            row_tiles = ceil_div(side.mask_rows, config.tile_m // side.row_block)
+        else:
+            row_tiles = side.mask_rows * (side.row_block // config.tile_m)
+        return row_tiles * ceil_div(side.columns, config.tile_n)
 
     @staticmethod
     def _shared_bytes(problem: P, config: C) -> int:
-        """The bytes of all pipeline stages."""
-        side, size = Side.of(problem), problem.dtype.itemsize
-
-        def tile(extent: int, by_inner: bool) -> int:
-            rows, row = (extent, config.step) if by_inner else (config.step, extent)
-            return rows * (row * size + PITCH_BYTES)
-
-        return config.stages * (tile(config.tile_m, side.a_by_inner) + tile(config.tile_n, side.b_by_inner))
+        """The bytes of all pipeline stages, which make room for sums and results."""
+        side, dtype = Side.of(problem), problem.dtype
+        stage = sum(tile.nbytes(dtype.itemsize) for tile in SharedTile.of_factors(side, config, dtype))
+        results = SharedTile.of_result(side, config, dtype).nbytes(dtype.itemsize) if side.by_lines else 0
+        parts = 4 * config.tile_m * config.tile_n if config.parts > 1 else 0
+        return max(config.stages * stage, results, parts)

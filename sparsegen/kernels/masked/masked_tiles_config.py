@@ -22,3 +22,4 @@ class MaskedTilesConfig(Config):
         (False, True),
         "fragments are loaded, and copies begun, between the products of a step, not before them",
     )
+    parts: int = tunable(1, (1, 2, 4, 8), "thread blocks, a cluster, that share the steps of a tile")

@@ -18,9 +18,10 @@ from sparsegen.kernels.layouts.limits import (
     lacking_share,
     resident_blocks,
 )
-from sparsegen.kernels.layouts.loads import LEAST_ASYNC
+from sparsegen.kernels.layouts.loads import LEAST_ASYNC, LOAD_BYTES, SECTOR
 from sparsegen.kernels.layouts.warp_tiles import sums_of, threads_of
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
+from sparsegen.kernels.masked.shared_tile import SharedTile
 from sparsegen.kernels.masked.side import Side
 from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import DType, MaskedProblem
@@ -33,14 +34,18 @@ MOST_REGISTERS = 255  # of a thread
 # Fitted on an H200 and an H100 (660 times of float16, bfloat16 and TF32; of one problem's, standard deviation 20 %):
 # microseconds of the kernel's start and of a block's; those in which a thread begins one of its first copies, for
 # which instructions have yet to come; those until a copy has come, of which each stage on its way hides a part; those
-# in which a sampled tile looks at one block of the mask; and those of an element in a thread's registers.
+# in which a sampled tile looks at one block of the mask.
 START_US, BLOCK_US, FIRST_US = 0.7, 0.35, 0.006
-ARRIVAL_US, LOOK_US, HELD_US = 0.8, 0.32, 0.015
+ARRIVAL_US, LOOK_US = 0.8, 0.32
 # Likewise, in a cycle of a multiprocessor: bytes that it copies from the L2, and that pass through its shared memory;
 # and cycles in which a warp begins a copy, and in which it stores a vector of the result.
 COPIED_PER_CYCLE, SHARED_PER_CYCLE = 19.0, 59.0
 BEGUN_CYCLES, STORED_CYCLES = 2.9, 18.0
-LEAST_COLUMNS, WIDER = 16, 0.25  # of a warp; exponent by which storing one by one takes longer in wider ones
+# Cycles in which a warp shifts a chunk for each of its lanes: some 30 instructions. It reads two chunks and writes one.
+SHIFTED_CYCLES, SHIFTED = 7.5, 3
+# Two meetings of a cluster, in microseconds, and bytes of other blocks' sums that its first block adds up in one.
+MEETING_US, MERGED_PER_US = 1.5, 5e4
+ENDS = 4  # sectors that a run of neighbours in a line has beside those that it fills, about
 ACROSS = 0.43  # further bytes of shared memory for each of a TF32 fragment that lies across the contraction
 UNEVEN = 2.2  # standard deviations by which the longest row of the mask is longer than the mean
 # Further multiples of a step's time, by the share of a thread's registers that it lacks; and by how much the compiler
@@ -77,6 +82,14 @@ def stored_cycles(side: Side, tile_m: int, tile_n: int) -> float:
     return STORED_CYCLES * min(tile_m, side.rows) * min(tile_n, side.columns) / (2 * WARP)
 
 
+def live_tiles(side: Side, config: MaskedTilesConfig, share: float) -> float:
+    """The expected share of tiles with any live block."""
+    if not side.samples:
+        return 1.0
+    c = config
+    return any_live(share, max(1, c.tile_m // side.row_block) * max(1, c.tile_n // side.inner_block))
+
+
 def registers_of(side: Side, config: MaskedTilesConfig, loads: float) -> float:
     """Registers that a thread needs, about (270 kernels, within a fifth); ``loads``: of a thread in each step."""
     c = config
@@ -90,7 +103,6 @@ def tiles_us(
     side: Side,
     config: MaskedTilesConfig,
     tiles: int,
-    vectors: tuple[int, int],
     shared_bytes: int,
     device: Device,
 ) -> float:
@@ -98,7 +110,6 @@ def tiles_us(
 
     Args:
         tiles: their number in all.
-        vectors: elements of A and of B that a load moves.
         shared_bytes: shared memory of a block.
     """
     c, rates, share = config, device.expected_rates, problem.density.share
@@ -109,7 +120,7 @@ def tiles_us(
     mask_rows, mask_columns = max(1, c.tile_m // side.row_block), max(1, c.tile_n // side.inner_block)
     if side.samples:
         warp_blocks = max(1, warp_m // side.row_block) * max(1, warp_n // side.inner_block)
-        live, mean, longest = any_live(share, mask_rows * mask_columns), 1.0, 1.0
+        live, mean, longest = live_tiles(side, c, share), 1.0, 1.0
         of_block, of_warp = share / live, any_live(share, warp_blocks) / live
         of_a, first_us = 1.0, ARRIVAL_US + LOOK_US * live / share
     else:
@@ -119,16 +130,18 @@ def tiles_us(
         of_a, first_us = of_block, ARRIVAL_US * math.ceil(side.inner / side.inner_block / 64)
 
     # Cycles of a multiprocessor for a block's step.
-    loads = [
-        tile * c.step / vector / threads for tile, vector in zip((c.tile_m, c.tile_n), vectors, strict=True)
-    ]
-    of_thread = sum(map(math.ceil, loads))
-    begun = BEGUN_CYCLES * warps * of_thread
-    lines = min(c.tile_m, side.rows) * of_a + min(c.tile_n, side.columns)
-    copied = lines * c.step * size / COPIED_PER_CYCLE
+    factors = SharedTile.of_factors(side, c, problem.dtype)
+    of_thread = sum(factor.copies(threads) * (1 + factor.shifts) for factor in factors)
+    shifted = sum(factor.copies(threads) for factor in factors if factor.shifts)
+    begun = warps * (BEGUN_CYCLES * of_thread + SHIFTED_CYCLES * shifted)
+    lines = min(c.tile_m, side.rows) * of_a, min(c.tile_n, side.columns)
+    # Elements that are shifted come with the rest of the sectors at both ends.
+    sizes = (size + factor.shifts * factor.runs * SECTOR / factor.row for factor in factors)
+    copied = c.step * sum(n * per for n, per in zip(lines, sizes, strict=True)) / COPIED_PER_CYCLE
     across = ACROSS if problem.dtype is DType.FLOAT32 else 0.0
     fragments = warp_m * (1 + across * (not side.a_by_inner)) + warp_n * (1 + across * (not side.b_by_inner))
     written, read = (c.step * size * n / SHARED_PER_CYCLE for n in (c.tile_m + c.tile_n, warps * fragments))
+    written += SHIFTED * shifted * threads * LOAD_BYTES / SHARED_PER_CYCLE
     rate = rates.tensor_products_per_us(problem.dtype) / device.multiprocessors
     if problem.dtype is DType.FLOAT32:
         rate *= TF32_PRODUCTS
@@ -141,18 +154,21 @@ def tiles_us(
     parts = [idle * begun, idle * multiplied, written + of_warp * read]
     alone = (max(parts) if warps > SCHEDULERS else sum(parts)) / rates.clock_mhz
     wait = max(ARRIVAL_US / (c.stages - 1), alone)
-    held = sum(n for n, vector in zip(loads, vectors, strict=True) if vector * size < LEAST_ASYNC)
-    if held:  # these pass through registers, and products wait for them
-        wait += ARRIVAL_US + HELD_US * held
-    needed = registers_of(side, c, sum(loads))
+    if any(factor.vector * size < LEAST_ASYNC for factor in factors):  # by way of registers
+        wait += ARRIVAL_US
+    needed = registers_of(side, c, of_thread)
     most = min(MOST_REGISTERS, REGISTERS_PER_MULTIPROCESSOR // threads)
     slower = 1 + SPILLED * lacking_share(needed, round(SAVED * most))
     stored = stored_cycles(side, c.tile_m, c.tile_n) / rates.clock_mhz
-    if side.columns % 2 or side.by_columns:  # one by one
-        stored *= 2 * (warp_n / LEAST_COLUMNS) ** WIDER
+    if side.by_lines:  # in pairs, 8 results a sector
+        lines = SharedTile.of_result(side, c, problem.dtype)
+        stored *= 8 * (size / SECTOR + ENDS * lines.runs / lines.row)
     kept = side.samples and not side.fills
-    blocks, steps = max(1, math.ceil(tiles * live / device.multiprocessors)), max(1.0, side.inner / c.step)
+    blocks = max(1, math.ceil(tiles * live * c.parts / device.multiprocessors))
+    steps = max(1.0, side.inner / (c.step * c.parts))
     first_us += FIRST_US * of_thread * (c.stages - 1 if c.ahead else min(c.stages - 1, mean * steps))
+    if c.parts > 1:
+        first_us += MEETING_US + (c.parts - 1) * 4 * c.tile_m * c.tile_n / MERGED_PER_US
     times = Times(BLOCK_US + first_us, slower * work, slower * wait, stored * (of_block if kept else 1))
 
     # Waves of blocks with any live tile, and the dead ones.
@@ -163,7 +179,7 @@ def tiles_us(
     steps_us = max(steps_us, times.wave(1, longest * steps))  # a long tile runs beside short ones
     if side.samples:
         looked = BLOCK_US + LOOK_US * mask_rows * mask_columns
-        dead = tiles * (1 - live) / device.multiprocessors
+        dead = tiles * c.parts * (1 - live) / device.multiprocessors
         steps_us += dead * max(looked / resident, 0.0 if kept else stored)
     moved = _least_bytes(problem) / rates.copy_bytes_per_us
     return rates.launch_us + START_US + max(moved, steps_us)

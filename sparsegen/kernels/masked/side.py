@@ -63,6 +63,11 @@ class Side:
         }
 
     @property
+    def by_lines(self) -> bool:
+        """True if the pairs of results in a thread are none in memory; they are stored by way of shared memory."""
+        return self.by_columns or self.columns % 2 == 1
+
+    @property
     def mask_rows(self) -> int:
         """The number of mask blocks along the result's rows."""
         return ceil_div(self.rows, self.row_block)
