@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.blocks.block_masks import new_state
-from sparsegen.integrations.torch.blocks.mask_launches import expanded, launch_draw
+from sparsegen.integrations.torch.blocks.mask_launches import expanded, pack_on
 from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.integrations.torch.calls.autocast import without_autocast
+from sparsegen.integrations.torch.calls.drawn_blocks import drawn_blocks, seeded
 from sparsegen.integrations.torch.calls.wide import WIDE
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.block_mask import grid
-from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.operators import DsdProblem, Layout, MaskedProblem, SddProblem
 from sparsegen.plan.live_blocks import LiveBlocks
 from sparsegen.plan.where_live import Dead
@@ -80,9 +79,6 @@ class PlainProduct:
 
 
 def drawn_words(problem: MaskedProblem, device: torch.device) -> Tensor:
-    """Draws a mask of the problem's density, by another generator than PyTorch's own."""
-    generator = torch.Generator(device)
-    generator.manual_seed(0)
-    draw = MaskDraw(1 - problem.density.share)
-    state = new_state(device, generator)
-    return launch_draw(state, problem.mask_layout, draw)(state)
+    """Draws a mask of the problem's density."""
+    layout = problem.mask_layout
+    return pack_on(drawn_blocks(problem.density, (layout.rows, layout.columns), seeded(device)))
