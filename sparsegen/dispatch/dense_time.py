@@ -10,7 +10,7 @@ says how far off the model is on shapes that were left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
@@ -106,30 +106,32 @@ def is_aligned(problem: SpmmProblem) -> bool:
     """
 
     def whole(size: int) -> bool:
-        return are_whole(problem.dtype, [size * problem.dtype.itemsize])
+        return problem.dtype is DType.FLOAT32 or size * problem.dtype.itemsize % CHUNK_BYTES == 0
 
     if problem.layout is Layout.ROW:
         return whole(problem.n) and (whole(problem.k) or whole(problem.m))
     return whole(problem.k) and whole(problem.m)
 
 
-def are_whole(dtype: DType, row_bytes: Iterable[int]) -> bool:
-    """True if rows of these lengths in bytes are whole chunks, or their elements have 32 bits."""
-    return dtype is DType.FLOAT32 or all(nbytes % CHUNK_BYTES == 0 for nbytes in row_bytes)
-
-
 def modelled_us(
-    problem: SpmmProblem, device: Device, constants: Constants | None = None, is_aligned: bool = True
+    problem: SpmmProblem,
+    device: Device,
+    constants: Constants | None = None,
+    *,
+    is_aligned: bool = True,
+    in_tf32: bool = False,
 ) -> float:
     """The same by the model alone.
 
     Args:
-        is_aligned: rows of all three matrices are whole chunks of 16 bytes, or their elements have 32 bits.
+        is_aligned: rows of all three matrices are whole chunks of 16 bytes, or no tensor cores multiply them.
+        in_tf32: float32 is multiplied on the tensor cores, whose constants are those of 16 bits.
     """
-    c, rates = constants or FITTED[problem.dtype.itemsize], device.expected_rates
-    m, k, n, itemsize = problem.m, problem.k, problem.n, problem.dtype.itemsize
+    rates, itemsize = device.expected_rates, problem.dtype.itemsize
+    c = constants or FITTED[2 if in_tf32 else itemsize]
+    m, k, n = problem.m, problem.k, problem.n
     flop_per_us = {
-        DType.FLOAT32: rates.float32_flop_per_us,
+        DType.FLOAT32: rates.tf32_flop_per_us if in_tf32 else rates.float32_flop_per_us,
         DType.FLOAT16: rates.float16_flop_per_us,
         DType.BFLOAT16: rates.bfloat16_flop_per_us,
     }[problem.dtype] / device.multiprocessors

@@ -16,6 +16,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import DsdProblem, Layout, MaskedProblem, SddProblem
 from sparsegen.plan.live_blocks import LiveBlocks
+from sparsegen.plan.tf32 import precision_of
 from sparsegen.plan.where_live import Dead
 
 
@@ -31,7 +32,8 @@ class LiveTensorBlocks(LiveBlocks):
 class PlainProduct:
     """The product of tensors of one problem: one launch that makes the dead blocks zeros, and PyTorch's product.
 
-    On the CPU 16-bit numbers are multiplied and summed as float32.
+    On GPUs float32 is multiplied in TF32, as our kernels do. On the CPU 16-bit numbers are multiplied and summed as
+    float32.
     """
 
     def __init__(self, problem: MaskedProblem, scale: float, device: Device | None) -> None:
@@ -40,6 +42,7 @@ class PlainProduct:
             device: where our kernels run for its tensors; None without one.
         """
         self._problem, self._scale = problem, scale
+        self._precision = precision_of(problem.dtype, device)
         block = problem.block.rows, problem.block.columns
         self._live = LiveTensorBlocks((problem.m, problem.k), block, device)
         self._first, self._second = (spec.name for spec in problem.dense_operands())
@@ -60,7 +63,7 @@ class PlainProduct:
         given = {self._first: first, self._second: second, "mask": words, "scale": self._scale}
         if biases and biases[0] is not None:
             given["bias"] = biases[0]
-        with without_autocast(first):
+        with without_autocast(first), self._precision():
             return self._product(first, given, words, out)
 
     def _product(
