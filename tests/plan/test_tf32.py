@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from sparsegen.backends import emulator_device  # noqa: E402
+from sparsegen.errors import LaunchError  # noqa: E402
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct  # noqa: E402
 from sparsegen.operators import DType, SddProblem  # noqa: E402
 from sparsegen.plan import tf32  # noqa: E402
@@ -20,36 +21,33 @@ H200 = find_target("nvidia-h200").device
 
 @pytest.mark.parametrize("may", [False, True])
 @pytest.mark.parametrize("is_old", [False, True])
-def test_the_switch_is_on_in_the_context_alone(
+def test_the_switch_is_on_for_the_product_alone(
     is_old: bool, may: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_old:  # PyTorch before 2.9
         names = "_get_cublas_allow_tf32", "_set_cublas_allow_tf32"
         old = SimpleNamespace(_C=SimpleNamespace(**{name: getattr(torch._C, name) for name in names}))
         monkeypatch.setitem(tf32.sys.modules, "torch", old)
-    tf32._switch.cache_clear()
     read, write, on = tf32._switch()
     first = read()
+
+    def multiply(fails: bool) -> object:
+        if fails:
+            raise LaunchError("no memory")
+        return read()
+
     try:
-        if may:
-            write(on)
+        write(on if may else first)
         before = read()
-        with tf32.precision_of(DType.FLOAT32, H200)():
-            assert read() == on
-            with tf32.precision_of(DType.FLOAT32, H200)():
-                assert read() == on
-            assert read() == on
-        assert read() == before and (before == on) is may
-        for other in (
-            (DType.FLOAT16, H200),
-            (DType.FLOAT32, None),
-            (DType.FLOAT32, replace(H200, backend="emulator")),
-        ):
-            with tf32.precision_of(*other)():
-                assert read() == before
+        multiplied = tf32.cut_as_kernels_do(multiply, DType.FLOAT32, H200)
+        assert multiplied(False) == on and read() == before and (before == on) is may
+        with pytest.raises(LaunchError):
+            multiplied(True)
+        assert read() == before
     finally:
         write(first)
-        tf32._switch.cache_clear()
+    for dtype, device in ((DType.FLOAT16, H200), (DType.FLOAT32, None), (DType.FLOAT32, emulator_device())):
+        assert tf32.cut_as_kernels_do(multiply, dtype, device) is multiply
 
 
 def test_plain_products_are_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.block_mask import grid
 from sparsegen.operators import DsdProblem, Layout, MaskedProblem, SddProblem
 from sparsegen.plan.live_blocks import LiveBlocks
-from sparsegen.plan.tf32 import precision_of
+from sparsegen.plan.tf32 import cut_as_kernels_do
 from sparsegen.plan.where_live import Dead
 
 
@@ -41,8 +41,8 @@ class PlainProduct:
         Args:
             device: where our kernels run for its tensors; None without one.
         """
-        self._problem, self._scale = problem, scale
-        self._precision = precision_of(problem.dtype, device)
+        self._scale = scale
+        self._multiply = cut_as_kernels_do(problem.dense_result, problem.dtype, device)
         block = problem.block.rows, problem.block.columns
         self._live = LiveTensorBlocks((problem.m, problem.k), block, device)
         self._first, self._second = (spec.name for spec in problem.dense_operands())
@@ -63,21 +63,21 @@ class PlainProduct:
         given = {self._first: first, self._second: second, "mask": words, "scale": self._scale}
         if biases and biases[0] is not None:
             given["bias"] = biases[0]
-        with without_autocast(first), self._precision():
+        with without_autocast(first):
             return self._product(first, given, words, out)
 
     def _product(
         self, first: Tensor, given: dict[str, Any], words: Tensor | None, out: Tensor | None
     ) -> Tensor:
         if first.is_cuda or first.dtype in WIDE:
-            result: Tensor = self._problem.dense_result(torch, self._live, given, out)
+            result: Tensor = self._multiply(torch, self._live, given, out)
             return result
         wide = {
             name: one.float() if isinstance(one, Tensor) and one is not words else one
             for name, one in given.items()
         }
         into = None if out is None else out.float()
-        found: Tensor = self._problem.dense_result(torch, self._live, wide, into).to(first.dtype)
+        found: Tensor = self._multiply(torch, self._live, wide, into).to(first.dtype)
         return found if out is None else out.copy_(found)
 
 
