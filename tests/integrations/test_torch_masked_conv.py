@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from sparsegen import backends, masks  # noqa: E402
+from sparsegen import backends, lookup, masks  # noqa: E402
 from sparsegen.dispatch import decision as dispatch_decision  # noqa: E402
 from sparsegen.dispatch.decision import Decision  # noqa: E402
 from sparsegen.dispatch.options import Dense  # noqa: E402
@@ -390,6 +390,32 @@ def test_each_gradient_runs_as_is_decided_for_it(
     assert set(asked) == decided.keys()
     for one, other in zip(found, right, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_a_gradient_by_weights_is_raced_once_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    torch.manual_seed(0)
+    x, dy = (torch.randn(2, 64, 64, 64, device="cuda").half() for _ in range(2))
+    x, dy = (images.contiguous(memory_format=torch.channels_last) for images in (x, dy))
+    words = PackedMask.of(torch.rand(2, 4, 4, device="cuda") < 0.5).words
+    sides = [3, 3], [1, 1], [1, 1], [1, 1], [16, 16], 1, 0.5
+    by_weights = torch.ops.sparsegen.masked_conv2d_weights
+    for recorded in (False, True):
+        monkeypatch.setattr(decision, "_decisions", {})
+        monkeypatch.setattr(calls, "known", {})
+        dw = by_weights(x, dy, words, *sides)
+        ((task, problem, _),) = decision.decisions()
+        assert task is Task.CONVOLUTION and problem.operator == "masked_conv2d_weights"
+        for dense in ("never", "always"):
+            torch.testing.assert_close(dw, by_weights(x, dy, words, *sides, dense), rtol=1e-2, atol=0.5)
+        if not recorded:
+            with Store.open(tmp_path / "tuning.db") as store:
+                assert {probe.called for probe in store.all_probes()} == set(Called)
+            assert "convolution called from Python" in lookup(problem=problem).explain()
+            monkeypatch.setattr(race.Race, "run", None)  # what another process recorded decides
 
 
 def test_gradients_of_dense_convolutions_search_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
