@@ -91,8 +91,8 @@ def launch_gradient(
     context = "" if lies_so else digest_of(problem, *orders)  # what is copied takes time beside the kernel
 
     def enter() -> Entrants:
-        drawn = _drawn(problem, x, dy)
-        pair = partial(ours(), *drawn), partial(own, *drawn)
+        given = x.detach(), dy.detach(), _drawn_words(problem, x.device)
+        pair = partial(ours(), *given), partial(own, *given)
         return Entrants(operators.get(launched, device).launcher.variant, lambda _: pair, CALLS)
 
     policy = Dense.parse(dense)
@@ -135,9 +135,7 @@ def _dense(problem: MaskedConv2dWeightsProblem, x: Tensor, dy: Tensor, words: Te
     return found.to(x.dtype).contiguous(memory_format=torch.channels_last)
 
 
-def _drawn(problem: MaskedConv2dWeightsProblem, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Tensors like x and dy, and the words of masks, that are drawn without PyTorch's own generators."""
-    p, generator = problem, seeded(x.device)
-    images, gradients = (torch.empty_like(like).normal_(generator=generator) for like in (x, dy))
-    mask = drawn_blocks(p.density, (p.images, *p.forward.mask_shape), generator)
-    return images, gradients, PackedMask.of(mask).words
+def _drawn_words(problem: MaskedConv2dWeightsProblem, device: torch.device) -> Tensor:
+    """Draws masks of the problem's density."""
+    shape = problem.images, *problem.forward.mask_shape
+    return PackedMask.of(drawn_blocks(problem.density, shape, seeded(device))).words
