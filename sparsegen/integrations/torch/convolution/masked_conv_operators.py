@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.calls.direct import Context
+from sparsegen.integrations.torch.calls.direct import Context, may_run_at_once
 from sparsegen.integrations.torch.calls.launched_operator import LaunchedOperator
 from sparsegen.integrations.torch.convolution.conv_choice import launch_chosen
-from sparsegen.integrations.torch.convolution.conv_problem import Side, memory_format
+from sparsegen.integrations.torch.convolution.conv_problem import Side, memory_format, zero_outside
 from sparsegen.integrations.torch.convolution.dense_convolution import dense_gradients
-from sparsegen.integrations.torch.convolution.masked_conv_kernels import live_blocks, live_pixels
+from sparsegen.integrations.torch.convolution.masked_conv_kernels import live_blocks
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.integrations.torch.convolution.weight_gradients import launch_gradient
+from sparsegen.integrations.torch.convolution.zeroed_pixels import zeroed_copy
 from sparsegen.matrix.live_blocks import any_live
 from sparsegen.matrix.spatial_mask import Reach
 from sparsegen.operators import MaskOf
@@ -87,7 +88,7 @@ def gradients(
         counted, mask, own = x, words, sides
         if mask_of is not MaskOf.OUTPUT:
             if mask_of is MaskOf.ANY_INPUT:
-                counted = torch.where(live_pixels(words, sides.block, x), x, 0)
+                counted = _zeroed(x, words, sides.block)
             reach = Reach(filter_size, *(sides.stride, sides.padding, sides.dilation))
             size = (int(x.shape[2]), int(x.shape[3]))
             blocks = live_blocks(words, sides.block, size)
@@ -105,14 +106,22 @@ def _by_x(
     transposed = sides.transposed((int(weight.shape[2]), int(weight.shape[3])))
     if transposed is None or mask_of is MaskOf.INPUT:
         if mask_of is MaskOf.OUTPUT:
-            dy = torch.where(live_pixels(words, sides.block, dy), dy, 0)
+            dy = _zeroed(dy, words, sides.block)
         own = sides.stride, sides.padding, sides.dilation
         dx, *_ = dense_gradients(dy, x, weight, own, sides.groups, (True, False, False))
         if mask_of is MaskOf.ANY_INPUT and dx is not None:
-            dx = torch.where(live_pixels(words, sides.block, dx), dx, 0)
+            dx = _zeroed(dx, words, sides.block)
         return dx
     over = MaskOf.ANY_INPUT if mask_of is MaskOf.OUTPUT else MaskOf.OUTPUT
     return transposed.convolved(dy, _opposite(weight, sides.groups), words, over)
+
+
+def _zeroed(images: Tensor, words: Tensor, block: Side) -> Tensor:
+    """Images with zeros outside of a mask's blocks."""
+    mask = live_blocks(words, block, (int(images.shape[2]), int(images.shape[3])))
+    if may_run_at_once(images):
+        return zeroed_copy(images, mask, block)
+    return zero_outside(images, mask, block)
 
 
 def _opposite(weight: Tensor, groups: int) -> Tensor:

@@ -25,7 +25,7 @@ from sparsegen.integrations.torch.convolution.conv_problem import Side, layout_o
 from sparsegen.integrations.torch.convolution.dense_convolution import dense_gradients
 from sparsegen.integrations.torch.convolution.masked_conv_kernels import by_pixels, live_blocks
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
-from sparsegen.integrations.torch.convolution.zeroed_pixels import zeroed
+from sparsegen.integrations.torch.convolution.zeroed_pixels import zeroed_copy
 from sparsegen.kernels import families_of
 from sparsegen.kernels.base import Device
 from sparsegen.measure.decision import Entrants, decide, digest_of
@@ -125,7 +125,7 @@ def _dense(problem: MaskedConv2dWeightsProblem, x: Tensor, dy: Tensor, words: Te
     p, wide = problem, x.dtype if x.is_cuda or x.dtype in WIDE else torch.float32
     *sides, block = sides_of(p)
     live = live_blocks(words, block, (p.out_height, p.out_width))
-    gradient = zeroed(dy.detach().clone(), live, block).to(wide)
+    gradient = zeroed_copy(dy.detach(), live, block).to(wide)
     shape = p.filters, p.channels // p.groups.count, p.filter_size.rows, p.filter_size.columns
     weight = torch.empty(shape, dtype=wide, device=x.device, memory_format=memory_format(x))
     _, found, _ = dense_gradients(
