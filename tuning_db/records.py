@@ -170,7 +170,7 @@ class Task(StrEnum):
     """Task of a probe: what is timed with our kernel, and without it."""
 
     PRODUCT = "product"  # the workload's operator alone
-    CONVOLUTION = "convolution"  # a masked convolution of PyTorch's tensors
+    CONVOLUTION = "convolution"  # a masked convolution of PyTorch's tensors, or its gradient by the weights
     DROPOUT = "dropout"  # a step of a layer behind structured dropout, forward and backward
     SEEDED_DROPOUT = "seeded-dropout"  # such a step with a seed of the layer's own
     ATTENTION = "attention"  # sparse attention by the fused kernel, or in three steps

@@ -122,17 +122,21 @@ def modelled_us(
     problem: SpmmProblem,
     device: Device,
     constants: Constants | None = None,
+    *,
     loaded_bytes: int = CHUNK_BYTES,
+    in_tf32: bool = False,
 ) -> float:
     """The same by the model alone.
 
     Args:
         loaded_bytes: those that it loads at once.
+        in_tf32: float32 is multiplied on the tensor cores, whose constants are those of 16 bits.
     """
-    c, rates = constants or FITTED[problem.dtype.itemsize], device.expected_rates
-    m, k, n, itemsize = problem.m, problem.k, problem.n, problem.dtype.itemsize
+    rates, itemsize = device.expected_rates, problem.dtype.itemsize
+    c = constants or FITTED[2 if in_tf32 else itemsize]
+    m, k, n = problem.m, problem.k, problem.n
     flop_per_us = {
-        DType.FLOAT32: rates.float32_flop_per_us,
+        DType.FLOAT32: rates.tf32_flop_per_us if in_tf32 else rates.float32_flop_per_us,
         DType.FLOAT16: rates.float16_flop_per_us,
         DType.BFLOAT16: rates.bfloat16_flop_per_us,
     }[problem.dtype] / device.multiprocessors

@@ -17,6 +17,7 @@ from sparsegen.plan.dense_calls import DenseCalls
 from sparsegen.plan.dense_weight import DenseWeight
 from sparsegen.plan.live_blocks import LiveBlocks
 from sparsegen.plan.new_values import new_values
+from sparsegen.plan.tf32 import cut_as_kernels_do
 from sparsegen.system.extras import install_command
 from sparsegen.system.numpy_types import Array
 
@@ -92,7 +93,7 @@ class DenseLauncher(DenseCalls):
 class MaskedDenseLauncher(DenseCalls):
     """A `Launcher` of one launch, which makes the dead blocks zeros by the packed mask, and one product by PyTorch.
 
-    float32 is multiplied as PyTorch may (`torch.set_float32_matmul_precision`).
+    float32 is multiplied in TF32, as variants do.
     """
 
     def __init__(self, choice: Choice, device: Device, kept: Mapping[str, object]) -> None:
@@ -103,14 +104,14 @@ class MaskedDenseLauncher(DenseCalls):
         problem = choice.problem
         assert isinstance(problem, MaskedProblem)
         super().__init__(choice, 0, device, kept)
-        self._problem = problem
+        self._multiply = cut_as_kernels_do(problem.dense_result, problem.dtype, device)
         self._live = LiveBlocks((problem.m, problem.k), (problem.block.rows, problem.block.columns), device)
         self._scale = float(self._host["scale"][0])
 
     def _computed(self, operands: Mapping[str, Any], out: Any) -> Any:
         scale = operands["scale"]
         given = {**operands, "scale": self._scale if scale is self._kept["scale"] else scale}
-        return self._problem.dense_result(self._torch, self._live, given, out)
+        return self._multiply(self._torch, self._live, given, out)
 
     @property
     def nbytes(self) -> int:

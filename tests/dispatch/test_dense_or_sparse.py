@@ -18,7 +18,7 @@ from tuning_samples import (
 
 from sparsegen.dispatch.choice import choose
 from sparsegen.dispatch.chosen import How
-from sparsegen.dispatch.dense_or_sparse import Faster, Source, Time, estimated_dense
+from sparsegen.dispatch.dense_or_sparse import Faster, Source, Time, compare, estimated_dense
 from sparsegen.dispatch.options import DispatchOptions
 from sparsegen.errors import ConfigError
 from sparsegen.operators import (
@@ -121,3 +121,17 @@ def test_dense_products_of_rows_without_whole_chunks_are_expected_to_be_slow(
     assert us(3000, 2504, 2500) > 2 * us(3000, 2504, 2504)
     assert us(3001, 2504, 2504) < 1.1 * us(3000, 2504, 2504)
     assert us(3000, 2500, 2500, DType.FLOAT32) < 1.1 * us(3000, 2504, 2504, DType.FLOAT32)
+    assert us(3000, 2502, 2502, DType.FLOAT32) > 2 * us(3000, 2504, 2504, DType.FLOAT32)
+
+
+@pytest.mark.parametrize("kind", [DsdProblem, DsdTransposedProblem, SddProblem])
+def test_dense_products_with_masks_are_expected_in_tf32(kind: type[MaskedProblem]) -> None:
+    """And nothing is decided where they should take less than twice or half of the time."""
+    device = find_target("nvidia-h200").device
+    problem = kind(4096, 4096, 4096)
+    found = estimated_dense(problem, device, ())
+    assert found is not None and 0.7 < found.us / 343 < 1.3
+    times = [
+        compare(Time.of_sparse(factor * found.us, Source.MEASURED), found) for factor in (0.4, 0.6, 1.8, 2.2)
+    ]
+    assert times == [Faster.SPARSE, Faster.OPEN, Faster.OPEN, Faster.DENSE]

@@ -20,6 +20,7 @@ from sparsegen.integrations.torch.convolution import (  # noqa: E402
     channels_last,
     image_copies,
     masked_conv_kernels,
+    weight_gradients,
 )
 from sparsegen.integrations.torch.convolution.channels_last import ChannelsLastConvolution  # noqa: E402
 from sparsegen.integrations.torch.convolution.channels_last_gradient import ChannelsLastGradient  # noqa: E402
@@ -58,7 +59,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     for module in (channels_last, image_copies):
         monkeypatch.setattr(module, "empty_tensors", empty_tensors)
     monkeypatch.setattr(masked_conv_kernels, "ChannelsLastConvolution", noted(ChannelsLastConvolution))
-    monkeypatch.setattr(masked_conv_kernels, "ChannelsLastGradient", noted(ChannelsLastGradient))
+    monkeypatch.setattr(weight_gradients, "ChannelsLastGradient", noted(ChannelsLastGradient))
     calls.known.clear()
     return found
 

@@ -221,6 +221,25 @@ def test_one_graph(place: str) -> None:
     assert compiled(torch.randn(2, 24, 48)).shape == (2, 24, 40)
 
 
+@pytest.mark.parametrize("dense", ["auto", "never", "always"])
+@pytest.mark.parametrize("own_seed", [False, True])
+def test_one_graph_of_any_number_of_tokens(place: str, own_seed: bool, dense: str) -> None:
+    """The number is a symbol, and no guard makes it one number."""
+    torch._dynamo.reset()
+    found = layer(own_seed=own_seed, dense=dense, activation="relu")
+    found(torch.randn(2, 48))
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(found, backend=counter, fullgraph=True, dynamic=True)
+    frames = set()
+    for tokens in (64, 40, 24):
+        x = torch.randn(2, tokens, 48, requires_grad=True)
+        torch._dynamo.mark_dynamic(x, 1)
+        compiled(x).sum().backward()
+        assert x.grad is not None and x.grad.any()
+        frames.add(counter.frame_count)
+    assert len(frames) == 1
+
+
 def test_the_mask_does_not_depend_on_what_is_faster(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     found, x = layer(), torch.randn(100, 48)
     results = []

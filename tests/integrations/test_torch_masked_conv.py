@@ -13,19 +13,22 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from sparsegen import masks  # noqa: E402
+from sparsegen import backends, lookup, masks  # noqa: E402
 from sparsegen.dispatch import decision as dispatch_decision  # noqa: E402
 from sparsegen.dispatch.decision import Decision  # noqa: E402
 from sparsegen.dispatch.options import Dense  # noqa: E402
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import MaskedConv2d, masked_conv2d  # noqa: E402
+from sparsegen.integrations.torch.calls import devices  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.convolution import (  # noqa: E402
     conv_call,
     conv_choice,
+    dense_convolution,
     masked_conv,
     masked_conv_kernels,
     masked_conv_operators,
+    weight_gradients,
 )
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask  # noqa: E402
 from sparsegen.measure import decision, race  # noqa: E402
@@ -41,7 +44,7 @@ from sparsegen.operators import (  # noqa: E402
     Padding,
     Stride,
 )
-from sparsegen.tuning_db.records import Called  # noqa: E402
+from sparsegen.tuning_db.records import Called, Task  # noqa: E402
 from sparsegen.tuning_db.store import Store  # noqa: E402
 
 SIDES: list[dict[str, Any]] = [
@@ -197,7 +200,7 @@ def test_filters_lie_as_images_for_the_dense_convolution(size: int, monkeypatch:
         given.append(filters)
         return functional.conv2d(images, filters, *rest)
 
-    monkeypatch.setattr(conv_choice, "functional", SimpleNamespace(conv2d=conv2d))
+    monkeypatch.setattr(dense_convolution, "functional", SimpleNamespace(conv2d=conv2d))
     mask = torch.ones(2, 4, 5, dtype=torch.bool)
     masked_conv2d(x, w, mask, block=4, padding=size // 2, dense="always")
     _, channels, rows, columns = w.shape
@@ -299,7 +302,7 @@ def test_a_capture_is_decided_by_the_device_s_time(monkeypatch: pytest.MonkeyPat
     known = {64: Decision(False, True, ""), 128: Decision(True, False, ""), 32: None}
     monkeypatch.setattr(conv_choice, "decided", lambda problem, *_: known[problem.height])
     dense: list[int] = []
-    monkeypatch.setattr(conv_choice, "dense_convolution", lambda *given, **_: dense.append(1) or given[0])
+    monkeypatch.setattr(conv_call, "dense_convolution", lambda *given: dense.append(1) or given[0])
     layer = MaskedConv2d(4, 6, 3, padding=1, mask_block=8)
     for captures, runs_kernel in (
         (False, {64: False, 128: True, 32: True}),
@@ -330,6 +333,103 @@ def test_what_a_capture_runs_was_made_before(trains: bool, monkeypatch: pytest.M
         x, w, bias = (tensor.requires_grad_(trains) for tensor in tensors())
         y = masked_conv2d(x, w, mask, bias, padding=1)
         assert made == ["launch_convolution", "gradients"][: 1 + trains] and y.requires_grad is trains
+
+
+@pytest.mark.parametrize(
+    ("dense", "decided", "expected"),
+    [
+        ("auto", {"masked_conv2d_weights": True, "masked_conv2d": True}, []),
+        ("auto", {"masked_conv2d_weights": False, "masked_conv2d": True}, ["weights", "weights"]),
+        ("auto", {"masked_conv2d_weights": True, "masked_conv2d": False}, ["x"]),
+        ("auto", {"masked_conv2d_weights": None, "masked_conv2d": None}, []),
+        ("never", {}, []),
+    ],
+)
+def test_each_gradient_runs_as_is_decided_for_it(
+    dense: str, decided: dict[str, bool | None], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those by x, by the weights and by the bias, which is a gradient by weights too; whatever ran forward."""
+    ran: list[str] = []
+    asked: list[str] = []
+
+    def decide(
+        task: Task, problem: Any, device: Any, enter: Any, policy: Dense, context: str = ""
+    ) -> Decision | None:
+        assert task is Task.CONVOLUTION
+        if policy is not Dense.AUTO:
+            return Decision.by_policy(policy)
+        before = ran.copy()
+        ours, other = enter().pair(Called.HOST)
+        torch.testing.assert_close(ours(), other(), rtol=1e-3, atol=1e-3)
+        ran[:] = before
+        asked.append(problem.operator)
+        found = decided[problem.operator]
+        return None if found is None else Decision.always(found, "")
+
+    def seen(name: str, function: Any) -> Any:
+        return lambda *given: ran.append(name) or function(*given)
+
+    monkeypatch.setitem(devices._gpus, torch.device("cpu"), backends.emulator_device())
+    monkeypatch.setattr(calls, "known", {})
+    for module in (conv_choice, weight_gradients):
+        monkeypatch.setattr(module, "decide", decide)
+    monkeypatch.setattr(conv_choice, "dense_convolution", seen("x", dense_convolution.dense_convolution))
+    monkeypatch.setattr(
+        weight_gradients, "dense_gradients", seen("weights", dense_convolution.dense_gradients)
+    )
+    monkeypatch.setattr(conv_choice, "policy_for", lambda dense, _: Dense.parse(dense))
+    x, w, bias = (t.requires_grad_() for t in tensors())
+    mask = torch.rand(2, 3, 5) < 0.5
+    exact = torch.where(pixels(mask, (5, 4), x), functional.conv2d(x, w, bias, padding=1), 0)
+    right = torch.autograd.grad(exact.square().sum(), (x, w, bias))
+    with monkeypatch.context() as patch:
+        patch.setattr(conv_choice, "decided", lambda *_: Decision.always(True, ""))
+        y = masked_conv2d(x, w, mask, bias, block="5x4", padding=1, dense=dense)
+    found = torch.autograd.grad(y.square().sum(), (x, w, bias))
+    assert sorted(ran) == sorted(expected)
+    assert set(asked) == decided.keys()
+    for one, other in zip(found, right, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_a_gradient_by_weights_is_raced_once_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    torch.manual_seed(0)
+    x, dy = (torch.randn(2, 64, 64, 64, device="cuda").half() for _ in range(2))
+    x, dy = (images.contiguous(memory_format=torch.channels_last) for images in (x, dy))
+    words = PackedMask.of(torch.rand(2, 4, 4, device="cuda") < 0.5).words
+    sides = [3, 3], [1, 1], [1, 1], [1, 1], [16, 16], 1, 0.5
+    by_weights = torch.ops.sparsegen.masked_conv2d_weights
+    for recorded in (False, True):
+        monkeypatch.setattr(decision, "_decisions", {})
+        monkeypatch.setattr(calls, "known", {})
+        dw = by_weights(x, dy, words, *sides)
+        ((task, problem, _),) = decision.decisions()
+        assert task is Task.CONVOLUTION and problem.operator == "masked_conv2d_weights"
+        for dense in ("never", "always"):
+            torch.testing.assert_close(dw, by_weights(x, dy, words, *sides, dense), rtol=1e-2, atol=0.5)
+        if not recorded:
+            with Store.open(tmp_path / "tuning.db") as store:
+                assert {probe.called for probe in store.all_probes()} == set(Called)
+            assert "convolution called from Python" in lookup(problem=problem).explain()
+            monkeypatch.setattr(race.Race, "run", None)  # what another process recorded decides
+
+
+def test_gradients_of_dense_convolutions_search_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[tuple[int, ...]] = []
+    real = dense_convolution.fastest_algorithms
+    monkeypatch.setattr(
+        dense_convolution, "fastest_algorithms", lambda x: searches.append(tuple(x.shape)) or real(x)
+    )
+    x, w, bias = (t.requires_grad_() for t in tensors())
+    mask = torch.rand(2, 1, 2) < 0.5
+    y = masked_conv2d(x, w, mask, bias, padding=1, dense="always")
+    assert searches == [tuple(x.shape)]
+    torch.autograd.grad(y.sum(), (x, w, bias))
+    assert searches[1:] == [tuple(y.shape)]
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 5, 64), (3, 4, 65), (1, 7, 130)], ids=str)

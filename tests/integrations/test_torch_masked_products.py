@@ -20,13 +20,14 @@ from sparsegen.dispatch.options import Dense  # noqa: E402
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, dsd, dsd_transposed, sdd, sdd_into  # noqa: E402
 from sparsegen.integrations.torch.blocks import padded_products, product_launch  # noqa: E402
-from sparsegen.integrations.torch.blocks.plain_products import PlainProduct  # noqa: E402
+from sparsegen.integrations.torch.blocks.plain_products import PlainProduct, drawn_words  # noqa: E402
 from sparsegen.integrations.torch.calls import devices  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared_operators import Operators  # noqa: E402
 from sparsegen.integrations.torch.calls.row_copies import RowCopy  # noqa: E402
 from sparsegen.operators import (  # noqa: E402
     Block,
+    Density,
     DsdProblem,
     DsdTransposedProblem,
     DType,
@@ -180,6 +181,13 @@ def test_dense_products_are_padded_too(sizes: tuple[int, int, int], monkeypatch:
     assert len(multiplied) == 6 and not any(side % 8 for sides in multiplied for side in sides if side != m)
 
 
+@pytest.mark.parametrize("density", [0.01, 0.3, 1.0])
+def test_races_run_on_masks_of_the_expected_share(place: str, density: float) -> None:
+    problem = SddProblem(100, 70, 32, block=Block(32, 16), density=Density(density))
+    mask = BlockMaskTensor((100, 70), (32, 16), drawn_words(problem, torch.device("cpu")))
+    assert mask.blocks().sum() == max(1, round(density * 20))
+
+
 def test_which_products_are_padded() -> None:
     """Large ones whose rows no vector divides; none that writes another's memory, and none so small."""
     h200 = find_target("nvidia-h200").device
@@ -190,7 +198,8 @@ def test_which_products_are_padded() -> None:
             assert padded(replace(odd, k=4000, n=4000), h200) is None
             assert padded(replace(odd, m=64, k=65, n=65), h200) is None
         assert padded(replace(odd, rest=Rest.KEPT), h200) is None
-    assert padded_products.padded_for_dense(replace(odd, dtype=DType.FLOAT32), h200) is None
+    cut = replace(odd, dtype=DType.FLOAT32)
+    assert padded_products.padded_for_dense(cut, h200) == replace(cut, k=4004, n=4008), "in TF32"
 
 
 @pytest.mark.parametrize("shape", [(TOKENS, IN), (48, 64)], ids=str)

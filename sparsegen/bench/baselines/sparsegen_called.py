@@ -5,8 +5,9 @@ As with every baseline the GPU waits while the host queues the call: what the ho
 They look up in the user's own database, as every call without ``db=`` does, without the results of a run's tuning.
 
 Operators with ``dense="auto"`` choose between our kernels and the dense computation, by estimates or by a probe of the
-first call: `sparsegen.prepare` for ``spmm``, and the functions `masked_conv2d`, `dsd`, `sdd` and `dsd_transposed`. What
-a function does not compute, such as a result over another, and all other operators are prepared.
+first call: `sparsegen.prepare` for ``spmm``, the functions `masked_conv2d`, `dsd`, `sdd` and `dsd_transposed`, and
+autograd's operator for gradients of convolutions by the weights. What a function does not compute, such as a result
+over another, and all other operators are prepared.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from sparsegen.operators import (
     Float8,
     Layout,
     MaskedConv2dProblem,
+    MaskedConv2dWeightsProblem,
     Problem,
     Rest,
     SddProblem,
@@ -193,6 +195,8 @@ def _called(bench: Workbench, way: Way) -> Called:
     """Ours as PyTorch's users call it for the problem."""
     if isinstance(bench.problem, MaskedConv2dProblem):
         return _convolution(bench, way)
+    if isinstance(bench.problem, MaskedConv2dWeightsProblem):
+        return _gradient(bench, bench.problem, way)
     if isinstance(bench.problem, Product) and _has_function(bench.problem):
         return _product(bench, bench.problem, way)
     return _operator(bench)
@@ -235,12 +239,35 @@ def _product(bench: Workbench, problem: Product, way: Way) -> Called:
             relu = p.epilogue is Epilogue.BIAS_RELU
             run = partial(dsd, tensors["x"], weight, mask, tensors.get("bias"), scale=scale, relu=relu)
     run()
-    known = [
-        decision for task, _, decision in decisions() if task is Task.PRODUCT
-    ]  # this row's process has no other
-    pays = not known or known[-1].ours_runs(way)
+    pays = _runs_ours(Task.PRODUCT, way)
     ran = "the masked kernel" if pays else "the dense product"
     return Called(f"{p.operator}, dense=auto: {ran}", lambda _: run(), 0, not pays)
+
+
+def _runs_ours(task: Task, way: Way) -> bool:
+    """True if the latest decision of a task, in this row's process, is for our kernel."""
+    known = [decision for decided, _, decision in decisions() if decided is task]
+    return not known or known[-1].ours_runs(way)
+
+
+def _gradient(bench: Workbench, problem: MaskedConv2dWeightsProblem, way: Way) -> Called:
+    """The operator of autograd for the gradient by the weights, of images with channels innermost."""
+    from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d_weights
+
+    p, shape = problem, problem.result(0).shape
+    x, dy = (to_tensor(bench.operand(name), p.dtype).permute(0, 3, 1, 2) for name in ("x", "dy"))
+    words = to_tensor(bench.operand("mask").view(np.int64).reshape(p.images * p.forward.mask_shape[0], -1))
+    sides = p.filter_size, p.stride, p.padding, p.dilation, p.mask_block
+    given = x, dy, words, *((side.rows, side.columns) for side in sides), p.groups.count, p.density.share
+
+    def call(out: object) -> Any:
+        found = masked_conv2d_weights(*given, str(Dense.AUTO))
+        return found.permute(0, 2, 3, 1).reshape(shape)
+
+    call(None)
+    pays = _runs_ours(Task.CONVOLUTION, way)
+    ran = "the masked kernel" if pays else "the dense gradient"
+    return Called(f"masked_conv2d_weights, dense=auto: {ran}", call, 0, not pays)
 
 
 def _convolution(bench: Workbench, way: Way) -> Called:

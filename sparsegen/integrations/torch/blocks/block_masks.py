@@ -299,7 +299,7 @@ def mask_of(
     words = torch.ops.sparsegen.draw_block_mask(
         state, layout.rows, layout.columns, draw.p, str(draw.drawn), early
     )
-    return BlockMaskTensor(shape, block, words, draw.density(layout))
+    return BlockMaskTensor.unchecked(shape, block, words, draw.density(layout))
 
 
 def _drawing(
@@ -323,7 +323,7 @@ def new_state(device: torch.device | str | None = None, generator: torch.Generat
 @torch.library.custom_op(
     "sparsegen::draw_block_mask",
     mutates_args=("state",),
-    schema="(Tensor(a!) state, int rows, int columns, float p, str drawn, bool early=False) -> Tensor",
+    schema="(Tensor(a!) state, SymInt rows, SymInt columns, float p, str drawn, bool early=False) -> Tensor",
 )
 def _draw(state: Tensor, rows: int, columns: int, p: float, drawn: str, early: bool = False) -> Tensor:
     _check_state(state)

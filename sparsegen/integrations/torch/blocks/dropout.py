@@ -45,6 +45,8 @@ from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators import Block
 
+USUAL_TOKENS = 4096  # of which a compiled graph for any number of tokens asks what is faster
+
 
 def block_dropout(x: Tensor, p: float = 0.5, block: object = 128, training: bool = True) -> Tensor:
     """X with blocks set to zero, each with probability p and independently, and the others divided by 1 - p.
@@ -184,21 +186,27 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         if not self.drops or self.p == 0 or not x.numel():  # no mask has no blocks
             return self.activation.of(functional.linear(x, weight, bias))
         dtype = x.dtype if cast is None else cast
-        # An index, for torch.compile makes of another number of tokens a symbol, and what is faster depends on it.
-        sizes = operator.index(math.prod(lead)), self.in_features, self.out_features
+        tokens, p = math.prod(lead), self.p
+        asked_of = tokens
+        if (
+            torch.compiler.is_dynamo_compiling()
+        ):  # which makes symbols of numbers, where a decision needs these
+            p = float.fromhex(p.hex())
+            asked_of = operator.index(tokens) if _is_static(tokens) else USUAL_TOKENS
+        sizes = asked_of, self.in_features, self.out_features
         # The state names the mask, whichever products run.
         state = self._own_state(x.device) if self.own_seed else new_state(x.device)
         fuses = self._fuses
-        facts = self.block, self.p, dtype, str(x.device), bias is not None, fuses, self.own_seed
+        facts = self.block, p, dtype, str(x.device), bias is not None, fuses, self.own_seed
         asks = *sizes, *facts, str(self.dense)
         if not masked_products_pay(*asks):
             state = self._counted(state)
-            kept = dropped(x, state, self.p, self.block)
+            kept = dropped(x, state, p, self.block)
             self._plan(asks, (x, weight, bias), state, None)
             return self.activation.of(functional.linear(kept, weight, bias))
-        draw = MaskDraw(self.p) if torch.compiler.is_dynamo_compiling() else independent(self.p)
-        mask = mask_of(state, sizes[:2], self.block, draw, early=self.own_seed)
-        rows = x if len(lead) == 1 else x.reshape(sizes[0], features)
+        draw = MaskDraw(p) if torch.compiler.is_dynamo_compiling() else independent(p)
+        mask = mask_of(state, (tokens, features), self.block, draw, early=self.own_seed)
+        rows = x if len(lead) == 1 else x.reshape(tokens, features)
         if cast is not None:
             rows, weight, bias = rows.to(cast), weight.to(cast), None if bias is None else bias.to(cast)
         y = dsd(rows, weight, mask, bias, scale=1 / mask.density, relu=fuses, dense="never")
@@ -286,6 +294,13 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         own = ", own_seed=True" if self.own_seed else ""
         own += "" if self.dense is Dense.AUTO else f", dense={self.dense}"
         return f"{super().extra_repr()}, p={self.p}, block={block}, activation={self.activation}{own}"
+
+
+def _is_static(number: int) -> bool:
+    """True of a number that a compiler takes as it meets it; before PyTorch 2.7 that is any."""
+    from torch.fx.experimental import symbolic_shapes  # the compiler's, which take long to import
+
+    return getattr(symbolic_shapes, "has_static_value", lambda _: True)(number)
 
 
 def checked_block(block: object) -> tuple[int, int]:

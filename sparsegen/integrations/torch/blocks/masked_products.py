@@ -80,7 +80,8 @@ def dsd(
             ``"always"``. Gradients go by it too, each by its own times.
 
     Returns:
-        tokens × out features. Of float32 the kernels' tensor cores take the 19 highest bits of each factor (TF32).
+        tokens × out features. Of float32 tensor cores take the 19 highest bits of each factor (TF32), those of kernels
+        and of PyTorch's product alike.
 
     Raises:
         OperandError: shapes, dtypes or devices that do not fit.

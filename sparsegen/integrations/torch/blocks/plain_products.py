@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.blocks.block_masks import new_state
-from sparsegen.integrations.torch.blocks.mask_launches import expanded, launch_draw
+from sparsegen.integrations.torch.blocks.mask_launches import expanded, pack_on
 from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.integrations.torch.calls.autocast import without_autocast
+from sparsegen.integrations.torch.calls.drawn_blocks import drawn_blocks, seeded
 from sparsegen.integrations.torch.calls.wide import WIDE
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.block_mask import grid
-from sparsegen.matrix.block_mask_draw import MaskDraw
 from sparsegen.operators import DsdProblem, Layout, MaskedProblem, SddProblem
 from sparsegen.plan.live_blocks import LiveBlocks
+from sparsegen.plan.tf32 import cut_as_kernels_do
 from sparsegen.plan.where_live import Dead
 
 
@@ -32,7 +32,8 @@ class LiveTensorBlocks(LiveBlocks):
 class PlainProduct:
     """The product of tensors of one problem: one launch that makes the dead blocks zeros, and PyTorch's product.
 
-    On the CPU 16-bit numbers are multiplied and summed as float32.
+    On GPUs float32 is multiplied in TF32, as our kernels do. On the CPU 16-bit numbers are multiplied and summed as
+    float32.
     """
 
     def __init__(self, problem: MaskedProblem, scale: float, device: Device | None) -> None:
@@ -40,7 +41,8 @@ class PlainProduct:
         Args:
             device: where our kernels run for its tensors; None without one.
         """
-        self._problem, self._scale = problem, scale
+        self._scale = scale
+        self._multiply = cut_as_kernels_do(problem.dense_result, problem.dtype, device)
         block = problem.block.rows, problem.block.columns
         self._live = LiveTensorBlocks((problem.m, problem.k), block, device)
         self._first, self._second = (spec.name for spec in problem.dense_operands())
@@ -68,21 +70,18 @@ class PlainProduct:
         self, first: Tensor, given: dict[str, Any], words: Tensor | None, out: Tensor | None
     ) -> Tensor:
         if first.is_cuda or first.dtype in WIDE:
-            result: Tensor = self._problem.dense_result(torch, self._live, given, out)
+            result: Tensor = self._multiply(torch, self._live, given, out)
             return result
         wide = {
             name: one.float() if isinstance(one, Tensor) and one is not words else one
             for name, one in given.items()
         }
         into = None if out is None else out.float()
-        found: Tensor = self._problem.dense_result(torch, self._live, wide, into).to(first.dtype)
+        found: Tensor = self._multiply(torch, self._live, wide, into).to(first.dtype)
         return found if out is None else out.copy_(found)
 
 
 def drawn_words(problem: MaskedProblem, device: torch.device) -> Tensor:
-    """Draws a mask of the problem's density, by another generator than PyTorch's own."""
-    generator = torch.Generator(device)
-    generator.manual_seed(0)
-    draw = MaskDraw(1 - problem.density.share)
-    state = new_state(device, generator)
-    return launch_draw(state, problem.mask_layout, draw)(state)
+    """Draws a mask of the problem's density."""
+    layout = problem.mask_layout
+    return pack_on(drawn_blocks(problem.density, (layout.rows, layout.columns), seeded(device)))

@@ -24,16 +24,20 @@ class Either:
         ours: Callable[[], Compute],
         own: Compute,
     ) -> None:
-        self._decide, self._decision, self._ours, self._own = decide, decision, ours, own
+        self._decision, self._own = decision, own
         # Made now where it may run: a capture, which can load nothing, may be the first to need it.
         self._made: Compute | None = None if decision is None or is_capturing() else ours()
+        # What makes it holds the tensors of a call, and is let go.
+        is_made = self._made is not None
+        self._decide, self._ours = None if is_made else decide, None if is_made else ours
 
     def __call__(self, *tensors: Tensor | None, **into: Tensor | None) -> Tensor:
-        if self._decision is None:
+        if self._decision is None and self._decide is not None:
             self._decision = self._decide()
         if self._decision is not None and not self._decision.ours_runs():
             return self._own(*tensors, **into)
         if self._made is None:
+            assert self._ours is not None
             self._made = self._ours()
         return self._made(*tensors, **into)
 

@@ -18,6 +18,7 @@ from sparsegen.integrations.torch.calls.launches import WORDS
 from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.convolution import conv_choice
 from sparsegen.integrations.torch.convolution.conv_problem import problem_of, sides_of
+from sparsegen.integrations.torch.convolution.dense_convolution import dense_convolution
 from sparsegen.integrations.torch.convolution.masked_conv_kernels import launch_convolution
 from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import packing_of
@@ -80,8 +81,9 @@ class ConvCall:
             raise OperandError(
                 f"mask: expected {size} words of 64 bits, got {words.dtype} of shape {tuple(words.shape)}"
             )
-        own = problem.groups.count, str(problem.mask_of), problem.density.share, relu, is_earlier
-        return cls(problem, (*sides_of(problem), *own), conv_choice.policy_for(dense, x))
+        policy = conv_choice.policy_for(dense, x)
+        own = problem.groups.count, str(problem.mask_of), problem.density.share, relu, is_earlier, str(policy)
+        return cls(problem, (*sides_of(problem), *own), policy)
 
     def __call__(
         self,
@@ -103,9 +105,9 @@ class ConvCall:
         if not (self._decided(x.device) if runs is None else runs):
             if self.runs_kernel is None and self.launch is None and what is not Asked.MORE:
                 self._make_ready(what, (x, weight, bias), mask, words)
-            groups, mask_of, _, relu, _ = self.rest[4:]
+            groups, mask_of, _, relu, *_ = self.rest[4:]
             given = x, weight, bias, mask, self.rest[:4], groups, MaskOf(mask_of), relu
-            return conv_choice.dense_convolution(*given, at_once=what is Asked.NOTHING)
+            return dense_convolution(*given, what)
         if what is Asked.MORE:
             words = words_of(mask) if words is None else words
             result: Tensor = masked_conv2d.dispatched(x, weight, bias, words, *self.rest)

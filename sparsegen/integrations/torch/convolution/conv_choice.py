@@ -3,37 +3,63 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
-from sparsegen.integrations.torch.calls.autocast import without_autocast
-from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
+from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device, kernel_device_of
+from sparsegen.integrations.torch.calls.direct import Asked
+from sparsegen.integrations.torch.calls.drawn_blocks import drawn_blocks, seeded
+from sparsegen.integrations.torch.calls.either import chosen
+from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared_operators import operators
 from sparsegen.integrations.torch.convolution.channels_last import with_channels_last
-from sparsegen.integrations.torch.convolution.conv_problem import (
-    memory_format,
-    memory_format_of,
-    problem_of,
-    sides_of,
-    zero_outside,
+from sparsegen.integrations.torch.convolution.conv_problem import memory_format_of, problem_of, sides_of
+from sparsegen.integrations.torch.convolution.dense_convolution import dense_convolution
+from sparsegen.integrations.torch.convolution.masked_conv_kernels import (
+    convolution_of,
+    launch_convolution,
+    live_blocks,
 )
-from sparsegen.integrations.torch.convolution.cudnn_search import fastest_algorithms
-from sparsegen.integrations.torch.convolution.masked_conv_operators import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
-from sparsegen.integrations.torch.convolution.zeroed_pixels import zeroed, zeroed_copy
 from sparsegen.measure.decision import Entrants, decide, digest_of
 from sparsegen.measure.race import Pair
-from sparsegen.operators import ConvEpilogue, MaskedConv2dProblem, MaskOf
+from sparsegen.operators import ConvEpilogue, Given, MaskedConv2dProblem
 from sparsegen.tuning_db.records import Task
 
 CALLS = 4  # behind each other, as of a network's layers: the host is ahead of a device that takes longer
+_launched = calls.of(4, launch_convolution)
+
+
+def launch_chosen(
+    x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *rest: Any
+) -> Callable[..., Tensor]:
+    """Returns the function that computes the operator ``masked_conv2d``, whose arguments these are, for tensors like
+    these: our kernel, or PyTorch's dense convolution where that takes less time.
+    """
+    ours = partial(launch_convolution, x, weight, bias, words, *rest)
+    if kernel_device(x) is None:
+        return ours()
+    problem = replace(convolution_of(x, weight, bias, rest), given=Given.LATEST)
+    dense = Dense.parse(rest[9] if len(rest) > 9 else Dense.AUTO)  # the dispatcher passes no default
+    own = partial(_dense, problem)
+    return chosen(partial(decided, problem, x.device, dense), ours, own)
+
+
+def _dense(
+    problem: MaskedConv2dProblem, x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor
+) -> Tensor:
+    """The problem by the dense convolution, with no gradient."""
+    p, sides = problem, sides_of(problem)
+    mask = live_blocks(words, sides[-1], p.masked_shape)
+    given = x, weight, bias, mask, sides, p.groups.count, p.mask_of
+    return dense_convolution(*given, p.epilogue is ConvEpilogue.BIAS_RELU, Asked.NOTHING)
 
 
 def decided(problem: MaskedConv2dProblem, device: torch.device, dense: Dense) -> Decision | None:
@@ -99,41 +125,6 @@ def sizes_of(x: Tensor, weight: Tensor) -> tuple[tuple[int, ...], tuple[int, ...
     return first, second
 
 
-def dense_convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mask: Tensor,
-    sides: Sequence[Any],
-    groups: int,
-    mask_of: MaskOf,
-    relu: bool,
-    *,
-    at_once: bool = False,
-) -> Tensor:
-    """The same by PyTorch's convolution, with its gradients, and by cuDNN's fastest algorithm.
-
-    Args:
-        sides: rows and columns of stride, padding, dilation and of a block of the mask.
-        at_once: nothing but the result is asked for, which may then be written in place.
-    """
-    stride, padding, dilation, block = sides
-    order = memory_format(x)
-    if order is torch.contiguous_format and weight.stride(3) != 1:
-        # Filters with channels innermost bring PyTorch to copy images and result; 1 × 1 filters are contiguous as well.
-        weight = weight.clone(memory_format=order)
-    if mask_of is MaskOf.ANY_INPUT:
-        x = zeroed_copy(x, mask, block) if at_once else zero_outside(x, mask, block)
-    with without_autocast(x), fastest_algorithms(x):
-        found = functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    if relu:
-        found = found.relu_() if at_once else found.relu()
-    found = found.contiguous(memory_format=order)
-    if mask_of is not MaskOf.OUTPUT:
-        return found
-    return zeroed(found, mask, block) if at_once else zero_outside(found, mask, block)
-
-
 def _entrants(problem: MaskedConv2dProblem, launched: MaskedConv2dProblem, where: torch.device) -> Entrants:
     """A call of the kernel on a mask of bools, and of the dense convolution.
 
@@ -148,9 +139,7 @@ def _entrants(problem: MaskedConv2dProblem, launched: MaskedConv2dProblem, where
 
 def _both(problem: MaskedConv2dProblem, where: torch.device) -> Pair:
     """Both calls, on tensors that are drawn without PyTorch's own generators."""
-    p, dtype = problem, getattr(torch, problem.dtype.value)
-    generator = torch.Generator(where)
-    generator.manual_seed(0)
+    p, dtype, generator = problem, getattr(torch, problem.dtype.value), seeded(where)
 
     def drawn(*shape: int) -> Tensor:
         return torch.randn(shape, dtype=dtype, device=where, generator=generator)
@@ -158,32 +147,18 @@ def _both(problem: MaskedConv2dProblem, where: torch.device) -> Pair:
     x = drawn(p.batch, p.channels, p.height, p.width).to(memory_format=memory_format_of(p.layout))
     weight = drawn(p.filters, p.group_channels, p.filter_size.rows, p.filter_size.columns)
     bias = drawn(p.filters) if p.epilogue.has_bias else None
-    scores = torch.rand((p.batch, *p.mask_shape), device=where, generator=generator)
-    live = max(1, round(p.density.share * scores.numel()))  # no chance decides how many, of few blocks
-    mask = scores <= scores.flatten().kthvalue(live).values
+    mask = drawn_blocks(p.density, (p.batch, *p.mask_shape), generator)
     sides, relu = sides_of(p), p.epilogue is ConvEpilogue.BIAS_RELU
+    rest = *sides, p.groups.count, str(p.mask_of), p.density.share, relu
 
     @torch.no_grad()
     def masked() -> Tensor:
-        result: Tensor = masked_conv2d(
-            *(
-                x,
-                weight,
-                bias,
-                PackedMask.of(mask).words,
-                *sides,
-                p.groups.count,
-                str(p.mask_of),
-                p.density.share,
-                relu,
-            ),
-            False,
-        )
+        result: Tensor = _launched(x, weight, bias, PackedMask.of(mask).words, *rest)
         return result
 
     @torch.no_grad()
     def dense() -> Tensor:
         given = x, weight, bias, mask, sides, p.groups.count, p.mask_of, relu
-        return dense_convolution(*given, at_once=True)
+        return dense_convolution(*given, Asked.NOTHING)
 
     return masked, dense

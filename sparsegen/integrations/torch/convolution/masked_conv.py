@@ -21,12 +21,12 @@ from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution import masked_conv_operators
 from sparsegen.integrations.torch.convolution.conv_call import ConvCall, check
 from sparsegen.integrations.torch.convolution.conv_choice import (
-    dense_convolution,
     policy_for,
     runs_masked_in_graph,
     sizes_of,
 )
 from sparsegen.integrations.torch.convolution.conv_problem import memory_format
+from sparsegen.integrations.torch.convolution.dense_convolution import dense_convolution
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import (
@@ -59,8 +59,8 @@ def masked_conv2d(
     not zero: x must be zero outside of it, or with ``"any_input"`` counts as zero there. Images in
     `torch.channels_last` are read where they lie; in 16 bits contiguous ones, and channels that are no multiple of 8,
     are copied where that should take less time, pixels that live blocks need alone. Other images, such as slices, are
-    copied to `torch.channels_last`. Gradients are kernels over live blocks too, but for the
-    one by x where the convolution has a stride, or a mask of the input: that one is dense.
+    copied to `torch.channels_last`. Gradients are kernels over live blocks too, but for the one by x where the
+    convolution has a stride, or a mask of the input: that one is dense.
 
     Args:
         x: images × channels × height × width.
@@ -72,7 +72,7 @@ def masked_conv2d(
         relu: set negative results to zero. It needs a bias.
         dense: use PyTorch's own convolution, by the algorithm that cuDNN finds fastest, and set its result to zero
             outside the mask. ``"auto"``: if it takes less time, which is tried when sizes are first met on a GPU
-            (`sparsegen.measure.decision`).
+            (`sparsegen.measure.decision`). Gradients of the kernel go by it too, each by its own times.
 
     Returns:
         images × filters × height × width, in x's memory format.
@@ -145,7 +145,7 @@ def _traced(
         return dense_convolution(x, weight, bias, mask, pairs, groups, MaskOf(mask_of), relu)
     result: Tensor = masked_conv_operators.masked_conv2d(
         *(x, weight, bias, words_of(mask) if words is None else words, *pairs),
-        *(groups, str(mask_of), density, relu, is_earlier),
+        *(groups, str(mask_of), density, relu, is_earlier, str(policy)),
     )
     return result
 

@@ -9,17 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen.integrations.torch.calls.direct import Context
+from sparsegen.integrations.torch.calls.direct import Context, may_run_at_once
 from sparsegen.integrations.torch.calls.launched_operator import LaunchedOperator
-from sparsegen.integrations.torch.convolution.conv_problem import Side, memory_format
-from sparsegen.integrations.torch.convolution.masked_conv_kernels import (
-    dense_gradients,
-    launch_convolution,
-    launch_gradient,
-    live_blocks,
-    live_pixels,
-)
+from sparsegen.integrations.torch.convolution.conv_choice import launch_chosen
+from sparsegen.integrations.torch.convolution.conv_problem import Side, memory_format, zero_outside
+from sparsegen.integrations.torch.convolution.dense_convolution import dense_gradients
+from sparsegen.integrations.torch.convolution.masked_conv_kernels import live_blocks
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
+from sparsegen.integrations.torch.convolution.weight_gradients import launch_gradient
+from sparsegen.integrations.torch.convolution.zeroed_pixels import zeroed_copy
 from sparsegen.matrix.live_blocks import any_live
 from sparsegen.matrix.spatial_mask import Reach
 from sparsegen.operators import MaskOf
@@ -29,7 +27,11 @@ AROUND = 9  # blocks, one live one of which makes a block of the output live
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Parameters of a convolution besides its tensors; rows and columns each."""
+    """Parameters of a convolution besides its tensors; rows and columns each.
+
+    Attributes:
+        dense: permission of cuDNN's gradients.
+    """
 
     stride: Side
     padding: Side
@@ -37,6 +39,7 @@ class Sides:
     block: Side
     groups: int
     density: float
+    dense: str
 
     def transposed(self, filter_size: Side) -> Sides | None:
         """The sides of the convolution that is the gradient by x; None where it is no convolution."""
@@ -49,15 +52,15 @@ class Sides:
         """The masked convolution."""
         found: Tensor = masked_conv2d(
             *(x, weight, None, words, self.stride, self.padding, self.dilation, self.block, self.groups),
-            *(str(mask_of), self.density, False, False),
+            *(str(mask_of), self.density, False, False, self.dense),
         )
         return found
 
     def by_weights(self, x: Tensor, dy: Tensor, words: Tensor, filter_size: Side) -> Tensor:
         """The gradient by the weights, with a mask of the output."""
-        found: Tensor = _by_weights(
+        found: Tensor = masked_conv2d_weights(
             *(x, dy, words, filter_size, self.stride, self.padding, self.dilation, self.block),
-            *(self.groups, self.density),
+            *(self.groups, self.density, self.dense),
         )
         return found
 
@@ -73,9 +76,9 @@ def gradients(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients by x, by the weights and by the bias, those that are needed.
 
-    A mask of the output, or of any input, is one of the gradients too: dead blocks are neither read nor computed. By x
-    of a convolution with a stride, or with a mask of the input, the gradient is a dense convolution's; so is the one by
-    the weights where no kernel computes it (`_has_kernel`).
+    A mask of the output, or of any input, is one of the gradients too: dead blocks are neither read nor computed unless
+    a dense gradient takes less time, each by its own times. By x of a convolution with a stride, or with a mask of the
+    input, the gradient is a dense convolution's; so is the one by the weights where no kernel computes it.
     """
     filter_size = (int(weight.shape[2]), int(weight.shape[3]))
     dx = dw = db = None
@@ -85,7 +88,7 @@ def gradients(
         counted, mask, own = x, words, sides
         if mask_of is not MaskOf.OUTPUT:
             if mask_of is MaskOf.ANY_INPUT:
-                counted = torch.where(live_pixels(words, sides.block, x), x, 0)
+                counted = _zeroed(x, words, sides.block)
             reach = Reach(filter_size, *(sides.stride, sides.padding, sides.dilation))
             size = (int(x.shape[2]), int(x.shape[3]))
             blocks = live_blocks(words, sides.block, size)
@@ -103,14 +106,22 @@ def _by_x(
     transposed = sides.transposed((int(weight.shape[2]), int(weight.shape[3])))
     if transposed is None or mask_of is MaskOf.INPUT:
         if mask_of is MaskOf.OUTPUT:
-            dy = torch.where(live_pixels(words, sides.block, dy), dy, 0)
+            dy = _zeroed(dy, words, sides.block)
         own = sides.stride, sides.padding, sides.dilation
-        dx, _ = dense_gradients(dy, x, weight, own, sides.groups, (True, False))
+        dx, *_ = dense_gradients(dy, x, weight, own, sides.groups, (True, False, False))
         if mask_of is MaskOf.ANY_INPUT and dx is not None:
-            dx = torch.where(live_pixels(words, sides.block, dx), dx, 0)
+            dx = _zeroed(dx, words, sides.block)
         return dx
     over = MaskOf.ANY_INPUT if mask_of is MaskOf.OUTPUT else MaskOf.OUTPUT
     return transposed.convolved(dy, _opposite(weight, sides.groups), words, over)
+
+
+def _zeroed(images: Tensor, words: Tensor, block: Side) -> Tensor:
+    """Images with zeros outside of a mask's blocks."""
+    mask = live_blocks(words, block, (int(images.shape[2]), int(images.shape[3])))
+    if may_run_at_once(images):
+        return zeroed_copy(images, mask, block)
+    return zero_outside(images, mask, block)
 
 
 def _opposite(weight: Tensor, groups: int) -> Tensor:
@@ -141,9 +152,11 @@ def _fake(x: Tensor, weight: Tensor, bias: Tensor | None, words: Tensor, *sides:
 
 
 def _remember(ctx: Context, inputs: Sequence[Any], output: Tensor) -> None:
-    x, weight, bias, words, stride, padding, dilation, block, groups, mask_of, density, relu, _ = inputs
+    x, weight, bias, words, stride, padding, dilation, block, groups, mask_of, density, relu, _, dense = (
+        inputs
+    )
     ctx.save_for_backward(x, weight, words, output if relu else None)
-    ctx.sides = Sides(stride, padding, dilation, block, groups, density)
+    ctx.sides = Sides(stride, padding, dilation, block, groups, density, dense)
     ctx.mask_of, ctx.has_bias = MaskOf(mask_of), bias is not None
 
 
@@ -154,7 +167,7 @@ def _backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, ...]:
     by_x, by_weights, by_bias = ctx.needs_input_grad[:3]
     needs = by_x, by_weights, ctx.has_bias and by_bias
     found = gradients(dy, x, weight, words, ctx.sides, ctx.mask_of, needs)
-    return (*found, *[None] * 10)
+    return (*found, *[None] * 11)
 
 
 def _fake_by_weights(x: Tensor, dy: Tensor, words: Tensor, filter_size: Side, *sides: Any) -> Tensor:
@@ -176,25 +189,25 @@ def _backward_by_weights(ctx: Context, gradient: Tensor) -> tuple[Tensor | None,
         dx = _by_x(dy, x, gradient, words, ctx.sides, MaskOf.OUTPUT)
     if ctx.needs_input_grad[1]:
         ddy = ctx.sides.convolved(x, gradient, words, MaskOf.OUTPUT)
-    return (dx, ddy, *[None] * 8)
+    return (dx, ddy, *[None] * 9)
 
 
 masked_conv2d = LaunchedOperator(
     "masked_conv2d",
     "(Tensor x, Tensor weight, Tensor? bias, Tensor words, int[] stride, int[] padding, int[] dilation, int[] block, "
-    "int groups, str mask_of, float density, bool relu, bool earlier=False) -> Tensor",
-    launch_convolution,
+    "int groups, str mask_of, float density, bool relu, bool earlier=False, str dense='auto') -> Tensor",
+    launch_chosen,
     fake=_fake,
     tensors=4,
     backward=_backward,
     remember=_remember,
 )
-"""The convolution; ``earlier`` as of `PackedMask`."""
+"""The convolution; ``earlier`` as of `PackedMask`, ``dense`` as of `masked_conv2d`, of gradients too."""
 
-_by_weights = LaunchedOperator(
+masked_conv2d_weights = LaunchedOperator(
     "masked_conv2d_weights",
     "(Tensor x, Tensor dy, Tensor words, int[] filter_size, int[] stride, int[] padding, int[] dilation, int[] block, "
-    "int groups, float density) -> Tensor",
+    "int groups, float density, str dense='auto') -> Tensor",
     launch_gradient,
     fake=_fake_by_weights,
     tensors=3,
