@@ -159,7 +159,7 @@ class MmaConv(UnitTiles[MmaConvConfig]):
 
     @staticmethod
     def _step_of_planes_us(
-        problem: MaskedConv2dProblem, config: MmaConvConfig, loads: Iterable[tuple[int, int]]
+        problem: MaskedConv2dProblem, config: MmaConvConfig, loads: Iterable[tuple[int, float]]
     ) -> float:
         """Estimates microseconds of a step whose pixels lie in planes.
 

@@ -161,8 +161,8 @@ def tiles_us(
     slower = 1 + SPILLED * lacking_share(needed, round(SAVED * most))
     stored = stored_cycles(side, c.tile_m, c.tile_n) / rates.clock_mhz
     if side.by_lines:  # in pairs, 8 results a sector
-        lines = SharedTile.of_result(side, c, problem.dtype)
-        stored *= 8 * (size / SECTOR + ENDS * lines.runs / lines.row)
+        result = SharedTile.of_result(side, c, problem.dtype)
+        stored *= 8 * (size / SECTOR + ENDS * result.runs / result.row)
     kept = side.samples and not side.fills
     blocks = max(1, math.ceil(tiles * live * c.parts / device.multiprocessors))
     steps = max(1.0, side.inner / (c.step * c.parts))
