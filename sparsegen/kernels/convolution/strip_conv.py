@@ -17,8 +17,6 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import (
     SCHEDULERS,
-    TENSOR_CORES,
-    capable,
     resident_blocks,
     shared_memory_fits,
 )
@@ -31,13 +29,13 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
 MOST_CHANNELS, MOST_FILTERS, MOST_WEIGHTS = 8, 32, 4096
-CHUNK_BYTES, SHORTEST_COPY = 16, 4  # bytes that are copied at once, at most and at least
+CHUNK_BYTES = 16  # that are loaded at once, at most
 LARGEST_GRID = 1 << 31
 OWN_ROWS = 4  # outputs of a thread at a time, down; across they are 16 bytes
 UNROLLED = 64  # most weights that stay in registers
-# Of an H200 (256 images of 512², one filter, 0 to 95 % dead): instructions that load a chunk by vectors, and an element
-# alone; those for a multiply-add; share of the cycles in which a multiprocessor issues.
-CHUNK_INSTRUCTIONS, ELEMENT_INSTRUCTIONS, ADDED, BUSY = 26, 40, 1.35, 0.9
+# Of an H200 (256 images of 512², one filter, 0 to 95 % dead): instructions that load a vector, and those for a
+# multiply-add; share of the cycles in which a multiprocessor issues.
+LOAD_INSTRUCTIONS, ADDED, BUSY = 26, 1.35, 0.9
 REGISTERS, FEW_REGISTERS = 128, 64  # of a thread, about: with weights in shared memory, and in registers
 ACCESS_CYCLES = 4  # of shared memory, for 16 bytes of each of a warp's threads
 LATENCY = 5.5  # cycles of an instruction where one warp alone is at work (3 → 32 channels, one image of 512²)
@@ -89,7 +87,6 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         self, problem: MaskedConv2dProblem, config: StripConvConfig, device: Device
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
-        yield capable(device, TENSOR_CORES)  # asynchronous copies
         yield shared_memory_fits("pixels", self._shared_bytes(problem, config), device)
 
     def constants(self, problem: MaskedConv2dProblem, config: StripConvConfig) -> Mapping[str, Value]:
@@ -149,9 +146,8 @@ class StripConv(MaskedConvolution[StripConvConfig]):
     def _loading(self, problem: MaskedConv2dProblem, config: StripConvConfig) -> float:
         """Instructions of warps that load the pixels of a tile."""
         rows, chunks = self._window(problem, config)
-        itemsize, together = problem.dtype.itemsize, loaded_together(problem)
-        each = CHUNK_INSTRUCTIONS if together * itemsize >= SHORTEST_COPY else ELEMENT_INSTRUCTIONS
-        return rows * chunks * CHUNK_BYTES // itemsize / together * each / WARP
+        vectors = rows * chunks * CHUNK_BYTES // problem.dtype.itemsize / loaded_together(problem)
+        return LOAD_INSTRUCTIONS * vectors / WARP
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> StripConvConfig:
         """Returns the largest tiles that fit a multiprocessor three times, so that loads of one overlap with sums of
