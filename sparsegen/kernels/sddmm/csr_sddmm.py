@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +29,10 @@ START_US = 0.84
 # with half a strip), and those that a batch waits, beside others.
 LOAD_CYCLES, LINE_CYCLES, STRIP_CYCLES, BATCH_CYCLES = 4.8, 1.0, 10.7, 52.0
 MOVES = 2.25  # multiple of the time for the least traffic
+ALONE_US = (
+    0.45  # microseconds of a batch whose loads nothing hides (drawn problems with a long k, H200, L2 cold)
+)
+CLEARLY = 0.7  # of the time of usual subwarps, from which on others take their place
 FILLING_BLOCKS = 4  # blocks for each multiprocessor: fewer leave some of them idle
 
 
@@ -171,13 +175,11 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
         waves = max(1.0, problem.batch * strips / resident)
         waited = waves * steps * c.unroll_k * c.strip / c.batch * BATCH_CYCLES
         moved = MOVES * problem.cost(features.nnz).bytes
-        return (
-            rates.launch_us
-            + START_US
-            + cycles / device.cycles_per_us
-            + waited / rates.clock_mhz
-            + moved / rates.copy_bytes_per_us
-        )
+        together = cycles / device.cycles_per_us + waited / rates.clock_mhz + moved / rates.copy_bytes_per_us
+        batches = ceil_div(
+            round(min(c.strip, max(1.0, features.row_mean))), c.batch
+        )  # of a subwarp, one after another
+        return rates.launch_us + START_US + max(together, steps * batches * ALONE_US)
 
     @staticmethod
     def _strips(features: Features, config: CsrSddmmConfig) -> float:
@@ -194,9 +196,21 @@ class CsrSddmm(SampledProduct[CsrSddmmConfig]):
             or problem.batch * features.nnz * threads < FILLING_BLOCKS * 128 * strip * device.multiprocessors
         ):
             strip //= 2
-        return CsrSddmmConfig(
+        usual = CsrSddmmConfig(
             strip=strip, threads_per_strip=threads, strips_per_block=128 // threads, vector_width=vector
         )
+        # Few strips along a long k wait for their loads: more threads and loads of each take fewer steps.
+        wider = [
+            replace(usual, threads_per_strip=WARP, strips_per_block=128 // WARP, unroll_k=unroll)
+            for unroll in (1, 2, 4)
+            if WARP * vector * unroll <= problem.k
+        ]
+
+        def us(config: CsrSddmmConfig) -> float:
+            return self.analytic_us(problem, features, config, device)
+
+        best = min(wider, key=us, default=usual)
+        return best if us(best) < CLEARLY * us(usual) else usual
 
     def published(self, problem: SddmmProblem) -> tuple[CsrSddmmConfig, ...]:
         """Strips of 32 nonzeros and the widest possible loads (section VII), in float32 alone (Table I).
