@@ -6,12 +6,7 @@ from collections.abc import Container
 
 from sparsegen.errors import DatabaseReadOnlyError
 
-REVISIONS = (
-    "0006",
-    "0007",
-    "0008",
-    "0009",
-)  # those that are read, oldest first; no release had an earlier one
+REVISIONS = "0006", "0009"  # those that are read, oldest first; no release had another one
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "sparsegen_version"  # not Alembic's default name, which another application's file may hold
 PUBLISHED_TABLE = "published"  # table of a layer that `published` wrote, besides the others

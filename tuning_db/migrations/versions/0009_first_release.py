@@ -1,4 +1,4 @@
-"""A problem's fields are those that differ from their defaults, so that operators can get more of them."""
+"""The schema of the first release: fields of problems without their defaults, and probes of all that is raced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0007"
+revision = "0009"
 down_revision = "0006"
 branch_labels = None
 depends_on = None
@@ -36,10 +36,39 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of that time's operators, besides EVE
     "submanifold_conv3d": {**POINTS, "epilogue": "none"},
     "submanifold_conv3d_weights": POINTS,
 }  # fmt: skip
+KEY = ["problem_id", "matrix_id", "device_id", "variant_id", "measured_as", "called", "task", "measured_at"]
+ADDED = {
+    "called": (20, "device"),
+    "task": (20, "product"),
+    "context": (64, ""),
+}  # lengths, and what old probes have
+CHECKS = {
+    "called": "called IN ('host', 'device')",
+    "task": "task IN ('product', 'convolution', 'dropout', 'seeded-dropout', 'attention', 'model')",
+}
 PROBLEMS = sa.table("problems", *map(sa.column, ("id", "operator", "fields", "digest")))
 
 
 def upgrade() -> None:
+    _leave_defaults_out()
+    _add_races()
+
+
+def _add_races() -> None:
+    # SQLite cannot change a constraint: there the table is copied.
+    with op.batch_alter_table("probes") as probes:
+        for name, (length, old) in ADDED.items():
+            probes.add_column(sa.Column(name, sa.String(length), nullable=False, server_default=old))
+    with op.batch_alter_table("probes") as probes:
+        probes.drop_constraint("uq_probes", type_="unique")
+        probes.create_unique_constraint("uq_probes", KEY)
+        for name, condition in CHECKS.items():
+            probes.create_check_constraint(op.f(f"ck_probes_{name}"), condition)
+        for name, (length, _) in ADDED.items():
+            probes.alter_column(name, existing_type=sa.String(length), server_default=None)
+
+
+def _leave_defaults_out() -> None:
     """Rewrite what sparsegen wrote; rows of other operators, and of other forms, stay as they are."""
     connection = op.get_bind()
     rows = connection.execute(sa.select(PROBLEMS)).mappings().all()
