@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sparsegen.dispatch.dense_time import (
-    CHUNK_BYTES,
     Known,
+    chunk_of,
     dense_time_us,
     is_modelled,
     is_near,
@@ -43,9 +42,8 @@ class Source(StrEnum):
 # equal sizes 1.05, with the shape left out 1.2. Nothing is known of devices without measurements: there the factors of
 # predictions are guesses.
 SPARSE_WITHIN = {Source.MEASURED: 1.02, Source.ALIKE: 1.05, Source.NEAR: 1.25, Source.PREDICTED: 1.5}
-MASKED_WITHIN = (
-    2.0  # of whole matrices with dead blocks set to zero: predictions of drawn ones were off by so much
-)
+# Of whole matrices with dead blocks set to zero: predictions of drawn ones were off by so much.
+MASKED_WITHIN = 2.0
 DENSE_WITHIN = {Source.MEASURED: 1.02, Source.SAME_SIZES: 1.05, Source.NEAR: 1.2, Source.PREDICTED: 1.35}
 
 
@@ -159,7 +157,7 @@ def estimated_dense(problem: Problem, device: Device, known: Sequence[Known]) ->
     if not problem.has_pattern and problem.dense_product is not None and device.backend == "cuda":
         whole, masked = SpmmProblem(*problem.dense_product, problem.dtype), cast("MaskedProblem", problem)
         specs = *masked.dense_operands(), masked.result(0)
-        chunk = math.gcd(CHUNK_BYTES, *(spec.shape[-1] * spec.dtype.itemsize for spec in specs))
+        chunk = chunk_of(spec.shape[-1] * spec.dtype.itemsize for spec in specs)
         us = modelled_us(whole, device, loaded_bytes=chunk, in_tf32=problem.dtype is DType.FLOAT32)
         return Time(us + zeroing_us(problem, device), Source.PREDICTED, MASKED_WITHIN)
     if not (isinstance(problem, SpmmProblem) and is_modelled(problem, device)):

@@ -100,22 +100,24 @@ def is_near(problem: SpmmProblem, known: Sequence[Known]) -> bool:
 
 
 def loaded_bytes(problem: SpmmProblem) -> int:
-    """Bytes of a matrix that cuBLAS loads at once: `chunk_of` the rows of all three.
+    """Bytes of a matrix that cuBLAS loads at once: `chunk_of` the rows of all three, a whole chunk in float32.
 
     Beside a row-major B, A is as well stored by columns (`DenseWeight`).
     """
+    if problem.dtype is DType.FLOAT32:
+        return CHUNK_BYTES
 
     def chunk(*sizes: int) -> int:
-        return chunk_of(problem.dtype, (size * problem.dtype.itemsize for size in sizes))
+        return chunk_of(size * problem.dtype.itemsize for size in sizes)
 
     if problem.layout is Layout.ROW:
         return min(chunk(problem.n), max(chunk(problem.k), chunk(problem.m)))
     return chunk(problem.k, problem.m)
 
 
-def chunk_of(dtype: DType, row_bytes: Iterable[int]) -> int:
-    """Bytes that divide rows of these lengths, at most a whole chunk; that is what elements of 32 bits always have."""
-    return CHUNK_BYTES if dtype is DType.FLOAT32 else math.gcd(CHUNK_BYTES, *row_bytes)
+def chunk_of(row_bytes: Iterable[int]) -> int:
+    """Bytes that divide rows of these lengths, at most a whole chunk."""
+    return math.gcd(CHUNK_BYTES, *row_bytes)
 
 
 def modelled_us(

@@ -47,19 +47,25 @@ class AxisReach:
         return astuple(self)
 
     @classmethod
-    def of_window(cls, axis: int, pixels: int, block: int, reach: Reach) -> AxisReach | None:
+    def of_window(cls, axis: int, size: Side, block: Side, reach: Reach) -> AxisReach | None:
         """Blocks of a convolution's or a pool's result, of as many pixels as the input's.
+
+        Args:
+            axis: 0 along the rows of the input, whose size and blocks these are; 1 along the columns.
 
         Returns:
             None where a window steps over a whole block, so that what it reads is no interval of blocks.
+
+        Raises:
+            MatrixError: the window does not fit.
         """
+        pixels, side, out = size[axis], block[axis], reach.output_size(size)[axis]
         window, stride = reach.dilation[axis] * (reach.kernel[axis] - 1), reach.stride[axis]
-        out = (pixels + 2 * reach.padding[axis] - window - 1) // stride + 1
-        last = (pixels - 1) % block + 1  # pixels of the last block, which may be cut off
-        if max(reach.dilation[axis] if reach.kernel[axis] > 1 else 1, stride - window) > min(block, last):
+        last = (pixels - 1) % side + 1  # pixels of the last block, which may be cut off
+        if max(reach.dilation[axis] if reach.kernel[axis] > 1 else 1, stride - window) > min(side, last):
             return None
         after = window - reach.padding[axis] - stride + 1
-        return cls(pixels, block, out, block, stride, 1, reach.padding[axis], after)
+        return cls(pixels, side, out, side, stride, 1, reach.padding[axis], after)
 
     @classmethod
     def of_scene(cls, pixels: int, block: int, out_pixels: int, margin: int = 0) -> AxisReach:

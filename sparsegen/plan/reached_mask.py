@@ -12,9 +12,10 @@ from sparsegen.matrix.bits import words_for
 from sparsegen.plan.block_masks import may_start_early
 from sparsegen.plan.own_launch import Bound
 from sparsegen.plan.plain_launcher import plain_launchers
+from sparsegen.system.device_memory import WARP
 
 FILE, ENTRY = "reached_mask.cu", "reached_mask"
-THREADS, WARP = 128, 32
+THREADS = 128
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,12 @@ def drawn(size: tuple[int, int], block: tuple[int, int], share: float) -> Array:
 def test_windows(size: tuple[int, int], block: tuple[int, int], share: float, executor: Executor) -> None:
     mask = drawn(size, block, share)
     for reach in REACHES:
-        axes = [AxisReach.of_window(i, size[i], block[i], reach) for i in range(2)]
         if (
             min(size[i] + 2 * reach.padding[i] - reach.dilation[i] * (reach.kernel[i] - 1) for i in range(2))
             < 1
         ):
             continue  # the window does not fit
+        axes = [AxisReach.of_window(i, size, block, reach) for i in range(2)]
         if None in axes:
             continue
         expected = dilate(mask, size, block, reach)
@@ -72,15 +72,17 @@ def test_other_sizes(size: tuple[int, int], block: tuple[int, int], executor: Ex
 
 def test_windows_that_step_over_blocks_are_no_intervals() -> None:
     for reach in (Reach((3, 1), dilation=(5, 1)), Reach((1, 1), (5, 1)), Reach((2, 1), (6, 1))):
-        assert AxisReach.of_window(0, 40, 4, reach) is None
-        assert AxisReach.of_window(1, 40, 4, reach) is not None
-    assert AxisReach.of_window(0, 41, 4, Reach((1, 1), (2, 2))) is None  # over the last block, of one pixel
+        assert AxisReach.of_window(0, (40, 40), (4, 4), reach) is None
+        assert AxisReach.of_window(1, (40, 40), (4, 4), reach) is not None
+    assert (
+        AxisReach.of_window(0, (41, 41), (4, 4), Reach((1, 1), (2, 2))) is None
+    )  # over the last block, of one pixel
 
 
 @pytest.mark.sanitizer
 def test_no_other_memory_is_touched(emulator_toolchain: EmulatorToolchain) -> None:
     reach, size, block = Reach((3, 3), padding=(1, 1)), (21, 300), (4, 4)
-    down, across = (AxisReach.of_window(i, size[i], block[i], reach) for i in range(2))
+    down, across = (AxisReach.of_window(i, size, block, reach) for i in range(2))
     assert down is not None and across is not None
     what, mask = ReachedMask(2, down, across), drawn(size, block, 0.1)
     compiled = emulator_toolchain.compile_sanitized("plain", ENTRY, plain_source(FILE))

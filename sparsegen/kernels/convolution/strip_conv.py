@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from sparsegen.kernels.layouts.limits import (
     resident_blocks,
     shared_memory_fits,
 )
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, widest_vector
 from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.live_blocks import any_live
@@ -29,7 +29,6 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
 MOST_CHANNELS, MOST_FILTERS, MOST_WEIGHTS = 8, 32, 4096
-CHUNK_BYTES = 16  # that are loaded at once, at most
 LARGEST_GRID = 1 << 31
 OWN_ROWS = 4  # outputs of a thread at a time, down; across they are 16 bytes
 UNROLLED = 64  # most weights that stay in registers
@@ -90,7 +89,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         yield shared_memory_fits("pixels", self._shared_bytes(problem, config), device)
 
     def constants(self, problem: MaskedConv2dProblem, config: StripConvConfig) -> Mapping[str, Value]:
-        p, chunk, together = problem, CHUNK_BYTES // problem.dtype.itemsize, filters_together(problem)
+        p, chunk, together = problem, LOAD_BYTES // problem.dtype.itemsize, filters_together(problem)
         if p.filters == 1:
             is_whole = p.out_width % chunk == 0 and (has_whole_units(p) or p.mask_of is MaskOf.INPUT)
             vector = chunk if is_whole else 1
@@ -108,7 +107,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
             "block_columns": p.mask_block.columns,
             "whole_units": has_whole_units(p),
             **result_constants(p),
-            "vector_x": loaded_together(p),
+            "vector_x": widest_vector(p.width * p.channels, p.dtype),
             "vector": vector,
             "together": together,
             "unrolls": _is_unrolled(p),
@@ -127,7 +126,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, config: StripConvConfig, device: Device
     ) -> float:
         p, c, rates = problem, config, device.expected_rates
-        chunk, live, units = CHUNK_BYTES // p.dtype.itemsize, live_share(p), c.units_down * c.units_across
+        chunk, live, units = LOAD_BYTES // p.dtype.itemsize, live_share(p), c.units_down * c.units_across
         met = any_live(live, units)  # share of tiles that have something to do
         tiles = self._tiles(p, c) * (met if p.rest is Rest.KEPT else 1.0)
         patches = units * live / met * (UNIT // OWN_ROWS) * UNIT / chunk  # of a tile
@@ -146,7 +145,8 @@ class StripConv(MaskedConvolution[StripConvConfig]):
     def _loading(self, problem: MaskedConv2dProblem, config: StripConvConfig) -> float:
         """Instructions of warps that load the pixels of a tile."""
         rows, chunks = self._window(problem, config)
-        vectors = rows * chunks * CHUNK_BYTES // problem.dtype.itemsize / loaded_together(problem)
+        vector = widest_vector(problem.width * problem.channels, problem.dtype)
+        vectors = rows * chunks * LOAD_BYTES // problem.dtype.itemsize / vector
         return LOAD_INSTRUCTIONS * vectors / WARP
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> StripConvConfig:
@@ -175,7 +175,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         kinds = (rows - 1) // p.mask_block.rows + 2 if p.mask_of is MaskOf.INPUT else c.units_down
         words = floats + kinds * ceil_div(chunks, WARP) + 1
         return round_up(
-            CHUNK_BYTES * rows * pitch + self._mask_bytes(p, c) + 4 * words + 2 * units, CHUNK_BYTES
+            LOAD_BYTES * rows * pitch + self._mask_bytes(p, c) + 4 * words + 2 * units, LOAD_BYTES
         )
 
     @staticmethod
@@ -190,15 +190,10 @@ class StripConv(MaskedConvolution[StripConvConfig]):
     @staticmethod
     def _window(problem: MaskedConv2dProblem, config: StripConvConfig) -> tuple[int, int]:
         """Rows of the pixels that a tile reads, and chunks of a row."""
-        p, chunk = problem, CHUNK_BYTES // problem.dtype.itemsize
+        p, chunk = problem, LOAD_BYTES // problem.dtype.itemsize
         pixels = config.units_across * UNIT + p.filter_size.columns - 1
         lead = -p.padding.columns * p.channels % chunk
         return config.units_down * UNIT + p.filter_size.rows - 1, ceil_div(lead + pixels * p.channels, chunk)
-
-
-def loaded_together(problem: MaskedConv2dProblem) -> int:
-    """The elements that an access loads, as many as rows of images let it."""
-    return math.gcd(CHUNK_BYTES // problem.dtype.itemsize, problem.width * problem.channels)
 
 
 def _is_unrolled(problem: MaskedConv2dProblem) -> bool:

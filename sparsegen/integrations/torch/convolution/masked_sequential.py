@@ -95,23 +95,27 @@ class MaskedSequential(nn.Module):
         kernels of layers, and one can read them while the one before still ends.
         """
         steps: list[_Step] = []
-        live, number, convolutions = PackedMask.of(mask), 0, 0
+        packed: PackedMask | None = None  # the mask's, once a layer has made it or wants it
+        number, convolutions = 0, 0
         while number < len(self.layers):
             layer, own = self.layers[number], number
             number += 1
-            live, size = self._mask_behind(layer, size, live)
+            made, size = self._mask_behind(layer, size, mask)
+            if made is not None:
+                packed, mask = made, made.blocks
             if isinstance(layer, nn.BatchNorm2d):
-                steps.append(_Norm(layer, live.blocks, self.mask_block))
+                steps.append(_Norm(layer, mask, self.mask_block))
             elif not isinstance(layer, nn.Conv2d):
                 steps.append(layer)
             else:
                 weight, bias, number, relu = self._weights(own, layer)
                 device = mask.device
                 weight, bias = cast_like_dense(weight, device), cast_like_dense(bias, device)
-                packed = replace(live, is_earlier=convolutions > 0)
-                steps.append(_Convolution(layer, weight, bias, relu, packed, self.mask_block, self.density))
+                packed = PackedMask.of(mask) if packed is None else packed
+                live = replace(packed, is_earlier=convolutions > 0)
+                steps.append(_Convolution(layer, weight, bias, relu, live, self.mask_block, self.density))
                 convolutions += 1
-        return steps, live.blocks
+        return steps, mask
 
     def _weights(self, number: int, conv: nn.Conv2d) -> tuple[Tensor, Tensor | None, int, bool]:
         """Weight and bias with a norm that is folded in, the number of the next layer, whether a ReLU is fused."""
@@ -145,23 +149,23 @@ class MaskedSequential(nn.Module):
         return found
 
     def _mask_behind(
-        self, layer: nn.Module, size: tuple[int, int], mask: PackedMask
-    ) -> tuple[PackedMask, tuple[int, int]]:
-        """The mask of what a layer makes of images of a size, and its size."""
+        self, layer: nn.Module, size: tuple[int, int], mask: Tensor
+    ) -> tuple[PackedMask | None, tuple[int, int]]:
+        """The mask of what a layer makes of images of a size, None where it is the one before, and its size."""
         if isinstance(layer, nn.Upsample):
             scale: Any = layer.scale_factor  # no None: `_require_known` refuses it
             rows, columns = scale if isinstance(scale, tuple) else (scale, scale)
             out = (int(size[0] * rows), int(size[1] * columns))
-            return PackedMask.resized(mask.blocks, size, self.mask_block, out), out
+            return PackedMask.resized(mask, size, self.mask_block, out), out
         if not isinstance(layer, (nn.Conv2d, *POOLS)):
-            return mask, size
+            return None, size
         reach = reach_of(layer)
         out = reach.output_size(size)
         if isinstance(layer, nn.Conv2d) and not self.grows:
             if reach.stride == (1, 1) and out == size:
-                return mask, size
-            return PackedMask.resized(mask.blocks, size, self.mask_block, out), out
-        return PackedMask.behind(mask.blocks, size, self.mask_block, reach), out
+                return None, size
+            return PackedMask.resized(mask, size, self.mask_block, out), out
+        return PackedMask.behind(mask, size, self.mask_block, reach), out
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class PackedMask:
 @lru_cache(maxsize=256)
 def _behind(images: int, size: Side, block: Side, reach: Reach) -> ReachedMask | None:
     """The launch of `PackedMask.behind`; None where what blocks read is no interval."""
-    down, across = (AxisReach.of_window(i, size[i], block[i], reach) for i in range(2))
+    down, across = (AxisReach.of_window(i, size, block, reach) for i in range(2))
     return None if down is None or across is None else ReachedMask(images, down, across)
 
 
