@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from torch import nn
+from torch.compiler import is_compiling
 
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.spatial_mask import Reach
@@ -37,7 +38,8 @@ def reach_of(layer: nn.Module) -> Reach:
     kernel, stride, dilation = (
         _pair(getattr(layer, name, 1)) for name in ("kernel_size", "stride", "dilation")
     )
-    return _checked(kernel, stride, padding_in_numbers(layer.padding, kernel, dilation), dilation)
+    make = Reach if is_compiling() else _checked  # a compiler keeps no caches, and warns of them
+    return make(kernel, stride, padding_in_numbers(layer.padding, kernel, dilation), dilation)
 
 
 @lru_cache(maxsize=256)
