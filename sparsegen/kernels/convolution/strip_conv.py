@@ -16,6 +16,8 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import (
     SCHEDULERS,
+    TENSOR_CORES,
+    capable,
     resident_blocks,
     shared_memory_fits,
 )
@@ -86,6 +88,7 @@ class StripConv(MaskedConvolution[StripConvConfig]):
         self, problem: MaskedConv2dProblem, config: StripConvConfig, device: Device
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
+        yield capable(device, TENSOR_CORES)  # asynchronous copies
         yield shared_memory_fits("pixels", self._shared_bytes(problem, config), device)
 
     def constants(self, problem: MaskedConv2dProblem, config: StripConvConfig) -> Mapping[str, Value]:
