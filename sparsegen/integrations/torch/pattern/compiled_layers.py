@@ -9,6 +9,7 @@ two tensors, and layers that are not called are not there.
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -18,38 +19,42 @@ from sparsegen.integrations.torch.pattern.pattern import SparsePattern, pattern_
 from sparsegen.integrations.torch.pattern.products import linear_at_once
 from sparsegen.integrations.torch.pattern.shared_input import Part, SharedPart, shared_input_of
 
+# Its pattern's handle, its size, its activation's word; the handle of its shared input, its number there, their number.
+# Dynamo looks at what a trace read in each call of the compiled model: at numbers and words of a module's own dictionary
+# as fast as at a dense layer's, but any other object there has it look at all of the module's.
+TracedAs: TypeAlias = tuple[int, int, str, int, int, int] | None
+
 _ACTIVATIONS = {str(one): one for one in Activation}
 
 
+def traced_as(pattern: SparsePattern, out_features: int, activation: str, part: Part | None) -> TracedAs:
+    """Returns what a trace reads of a layer; nothing of one whose part is no `SharedPart`.
+
+    Args:
+        activation: an `Activation`'s word.
+        part: its part of a launch, if it shares one.
+    """
+    if part is None:
+        return pattern.handle, out_features, activation, 0, 0, 1
+    if not isinstance(part, SharedPart):
+        return None
+    return pattern.handle, out_features, activation, part.handle, part.number, part.members
+
+
 def compiled_linear(
-    x: Tensor,
-    values: Tensor,
-    bias: Tensor | None,
-    pattern: SparsePattern,
-    out_features: int,
-    activation: str,
-    part: Part | None,
-    *,
-    casts: bool,
+    x: Tensor, values: Tensor, bias: Tensor | None, layer: tuple[int, int, str, int, int, int], *, casts: bool
 ) -> Tensor:
     """Traces a layer's result.
 
-    Each object that is reached here has Dynamo look at it in each call of the compiled model, and one that several
-    layers reach has it compare them, in Python: so these are numbers and words.
-
     Args:
         x: ... × in features.
-        activation: an `Activation`'s word.
-        part: its part of a launch, if it shares one; with frozen weights.
+        layer: what it is `traced_as`.
         casts: see `products.linear_at_once`.
     """
-    group, number, members = 0, 0, 1
-    trains = values.requires_grad or (bias is not None and bias.requires_grad)
-    if isinstance(part, SharedPart) and not trains:  # each call would put what trains below each other anew
-        group, number, members = part.handle, part.number, part.members
-    y: Tensor = _compiled(
-        x, values, bias, pattern.handle, out_features, activation, casts, group, number, members
-    )
+    pattern, out_features, activation, group, number, members = layer
+    if values.requires_grad or (bias is not None and bias.requires_grad):
+        group, number, members = 0, 0, 1  # each call would put what trains below each other anew
+    y: Tensor = _compiled(x, values, bias, pattern, out_features, activation, casts, group, number, members)
     return y
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from sparsegen import api, arguments
 from sparsegen.dispatch.options import Dense, OnMiss
@@ -23,7 +24,7 @@ from sparsegen.integrations.torch.calls.layer_weights import (
     trains,
 )
 from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_parameter_dtype
-from sparsegen.integrations.torch.pattern.compiled_layers import compiled_linear
+from sparsegen.integrations.torch.pattern.compiled_layers import compiled_linear, traced_as
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pattern_module import PatternModule, csr_tensor
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
@@ -86,8 +87,8 @@ class SparseLinear(PatternModule):
             require_parameter_dtype(dtype)
         super().__init__(pattern, device=device)
         self.out_features, self.in_features = pattern.shape
-        self.activation = activation
         self._shared: Part | None = None
+        self.activation = activation
         self._hold_values(device, dtype)
         zeros = torch.zeros(self.out_features, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
@@ -179,7 +180,7 @@ class SparseLinear(PatternModule):
     @activation.setter
     def activation(self, activation: Activation | str) -> None:
         self._activation = Activation.parse(activation)
-        self._activation_word = self._activation.value  # as traces read it (`compiled_linear`)
+        self._describe()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -265,6 +266,16 @@ class SparseLinear(PatternModule):
     def shares(self, part: Part | None) -> None:
         """Be one launch with other layers that read the same tensor (`SharedInput`), or with none again."""
         self._shared = part
+        self._describe()
+
+    def _describe(self) -> None:
+        """Have traces read this layer as it is now."""
+        self._traced_as = traced_as(self.pattern, self.out_features, self._activation.value, self._shared)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy's pattern has a handle of its own."""
+        super().__setstate__(state)
+        self._describe()
 
     @property
     def part(self) -> Part | None:
@@ -286,6 +297,10 @@ class SparseLinear(PatternModule):
             raise no_tensor(x, "x")
         if x.is_nested:
             return self._of_nested(x)
+        if is_dynamo_compiling():
+            traced = self._traced(x)
+            if traced is not None:
+                return traced
         if self._shared is not None:
             part = self._shared(x)
             if part is not None:
@@ -306,14 +321,20 @@ class SparseLinear(PatternModule):
         what = asked(x, values, bias)
         if what is Asked.NOTHING and x.dim() > 1:
             return linear_at_once(x, values, bias, self.pattern, self._activation, casts=casts)
-        if what is not Asked.GRADIENT and x.dim() > 1 and is_compiled_inference(x, values, bias, casts=casts):
-            size, word, shared = self.out_features, self._activation_word, self._shared
-            return compiled_linear(x, values, bias, self.pattern, size, word, shared, casts=casts)
         if casts:
             values, bias = values.to(x.dtype), None if bias is None else bias.to(x.dtype)
         if x.dim() > 1:
             return linear_asked(what, x, values, bias, self.pattern, self._activation)
         return linear(x[None], values, self.pattern, bias, self._activation)[0]
+
+    def _traced(self, x: Tensor) -> Tensor | None:
+        """The result in a graph of `torch.compile` without gradients; None in any other."""
+        layer, values, bias = self._traced_as, self.values, self.bias
+        dtype = autocast_dtype(x) if is_any_autocast() else None
+        casts = dtype is not None
+        if layer is None or x.dim() < 2 or not is_compiled_inference(x, values, bias, casts=casts):
+            return None
+        return compiled_linear(x if dtype is None else x.to(dtype), values, bias, layer, casts=casts)
 
     def _of_nested(self, x: Tensor) -> Tensor:
         """Multiplies a jagged nested tensor, whose rows are one product; the result has its lengths."""
@@ -340,5 +361,6 @@ class SparseLinear(PatternModule):
     def _take_pattern(self, pattern: SparsePattern) -> None:
         """Another pattern; the parameter stays the same object, as an optimizer holds it, with zeros for values."""
         super()._take_pattern(pattern)
+        self._describe()
         self.values.data = self.values.new_zeros(pattern.nnz)
         self.values.grad = None
