@@ -65,7 +65,7 @@ class Subject:
         self._place = torch.device("cpu") if name == CPU else torch_place(find_device(name))
         self._dtype = torch.float16 if self._is_timed else torch.float32
         self._calls: dict[Step, list[Callable[[], Tensor]]] = {}
-        self._is_captured = False  # the model that was converted last
+        self._is_captured = False
 
     @property
     def _is_timed(self) -> bool:
@@ -118,21 +118,25 @@ class Subject:
             found |= _layers(step, report)
             found |= self._compared(step, _call(model, self._inputs))
         self._calls[step] = [_call(one, self._inputs) for one in (self._dense, model)]
+        self._model, self._sparse = model, len(report.converted)
         timed = self._timed(step) if self._is_timed else {}
         self._is_captured = step is Step.GRAPH and f"{step}_us" in timed
-        if self._is_captured or step is Step.EAGER:
-            self._models, self._compiled_layers = (self._dense, model), len(report.converted)
         return found | timed
 
     def _compiled(self) -> Facts:
         """Both compiled: as a graph, where the model was captured as one, or else for calls from Python."""
         compiler: Callable[[nn.Module], Any] = _traced
         if self._is_timed:
-            compiler = partial(torch.compile, mode="reduce-overhead" if self._is_captured else "default")
-        calls = self._calls[Step.COMPILED] = [_call(compiler(one), self._inputs) for one in self._models]
+            mode = "reduce-overhead" if self._is_captured else "default"
+            self._model = copy.deepcopy(self._dense)
+            given: dict[str, Any] = {"example_inputs": self._inputs, "capture": self._is_captured}
+            report = convert(self._model, **given, compile_mode=mode)
+            self._sparse, compiler = len(report.converted), partial(torch.compile, mode=mode)
+        models = self._dense, self._model
+        calls = self._calls[Step.COMPILED] = [_call(compiler(one), self._inputs) for one in models]
         for call in calls * WARM_UP:
             call()
-        facts = {"compiled_as_graph": self._is_captured, "compiled_sparse_layers": self._compiled_layers}
+        facts = {"compiled_as_graph": self._is_captured, "compiled_sparse_layers": self._sparse}
         return facts | self._compared(Step.COMPILED, calls[1])
 
     def _compared(self, step: Step, call: Callable[[], Tensor]) -> Facts:

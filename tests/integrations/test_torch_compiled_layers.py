@@ -396,7 +396,9 @@ def test_guards_read_numbers_and_words_of_a_layer() -> None:
     [entry] = _debug_get_cache_entry_list(Block.forward.__code__)
     guards = str(entry.guard_manager)
     assert "_traced_as" in guards
-    assert not [read for read in ("]._shared", "].pattern", "]._activation", " is L['self']") if read in guards]
+    assert not [
+        read for read in ("]._shared", "].pattern", "]._activation", " is L['self']") if read in guards
+    ]
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])

@@ -17,6 +17,7 @@ from sparsegen import backends, lookup  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
 from sparsegen.integrations.torch.models import in_situ  # noqa: E402
+from sparsegen.integrations.torch.models.model_clock import CompiledClock, CompileMode  # noqa: E402
 from sparsegen.tuning_db.pins import Pin, Pins  # noqa: E402
 from sparsegen.tuning_db.pins_file import write_pins  # noqa: E402
 
@@ -134,6 +135,56 @@ def test_gains_within_the_noise_and_sums_that_do_not_pay_leave_the_model_dense(
         "sparse: it seemed to pay (29.0 µs, dense 30.0 µs), but all that did were not faster together"
     )
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("compiled_us", [5.0, 12.0])
+def test_a_model_that_is_slower_once_compiled_stays_dense(
+    monkeypatch: pytest.MonkeyPatch, emulated: Path, compiled_us: float
+) -> None:
+    torch.manual_seed(0)
+    model = Model()
+    compiled = FakeClock(model, {"q": compiled_us, "k": compiled_us, "up": 8.0})
+    compiled.captured = False
+    modes: list[str] = []
+    monkeypatch.setattr(in_situ, "CompiledClock", lambda _, mode: modes.append(mode) or compiled)
+    clock = FakeClock(model, {"q": 6.0, "k": 6.0, "up": 14.0})
+    report = convert_by(monkeypatch, model, clock, compile_mode="reduce-overhead")
+    assert [layer.name for layer in report.converted] == (["q", "k"] if compiled_us < 10 else [])
+    assert compiled.compared == 1 and modes == ["reduce-overhead"]
+    took = "20 µs compiled in mode reduce-overhead, dense 30 µs" if compiled_us < 10 else "30 µs compiled"
+    assert took in report.summary
+    _, compared = converted(monkeypatch, {"q": 6.0, "k": 6.0, "up": 14.0})
+    assert compared == 1, "the model as a graph, which is another question"
+
+
+def test_the_clock_of_compiled_models_calls_each_arrangement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is compiled once, whatever was arranged in between."""
+    layer, seen = nn.Linear(4, 4), list[int]()
+
+    def backend(module: Any, _: Any) -> Any:
+        seen.append(len(seen))
+        return module.forward
+
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda call, mode: real(call, backend=backend))
+    holder, x = nn.Sequential(layer), torch.ones(2, 4)
+
+    def put(module: Any) -> Any:
+        return lambda: holder.__setitem__(0, module)
+
+    clock = CompiledClock(backends.find_device("emulator"), CompileMode.DEFAULT)
+    with torch.no_grad():
+        one, other = clock.compare(lambda: holder(x), put(layer), put(nn.GELU()))
+    assert one > 0 and other > 0 and seen == [0, 1]
+
+
+def test_modes_that_are_none(model: Model) -> None:
+    for mode, given, said in (
+        ("fast", torch.randn(3, 16), "reduce-overhead"),
+        ("default", None, "example_inputs"),
+    ):
+        with pytest.raises(OperandError, match=said):
+            convert(model, sparsity=0.75, example_inputs=given, compile_mode=mode)
 
 
 def test_a_model_that_fails_is_as_it_was(model: Model) -> None:

@@ -17,6 +17,7 @@ from sparsegen.integrations.torch.models.arrangement import Arranger, Form, site
 from sparsegen.integrations.torch.models.candidates import Candidates
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.models.in_situ import InSitu, decide
+from sparsegen.integrations.torch.models.model_clock import CompileMode
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pointwise import (
@@ -48,6 +49,7 @@ def convert(
     example_inputs: object = None,
     fuse: bool = True,
     capture: bool = True,
+    compile_mode: CompileMode | str | None = None,
     value_type: ValueType | str | None = None,
     group: ScaleGroup | str | int | None = None,
     symmetric: bool = True,
@@ -87,6 +89,9 @@ def convert(
             Without ``fuse`` none do, and no launch is shared.
         capture: time the model as a CUDA graph with the example inputs. Without, calls from Python are timed, in which
             a layer's time on the host counts too: for models that will be called so.
+        compile_mode: mode of `torch.compile` in which the model will run, such as ``"reduce-overhead"``. In the end
+            both models are compiled in it, which takes its time, and called from Python; the model stays dense if it is
+            not faster so: a compiler makes other layers faster, too.
         value_type, group, symmetric: round the linear layers' weights to codes and scales (`QuantizedLinear`), for
             inference; see `sparsegen.quantize`. Layers keep their dtype: codes are multiplied in 16 bits alone. 1 × 1
             convolutions keep their weights. Without example inputs no estimate leaves a layer dense: each races its
@@ -96,7 +101,8 @@ def convert(
     Raises:
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
         MatrixError: NaN or infinity in a weight that is to be pruned. The model is then as it was.
-        OperandError: example inputs that are none of these, or with ``dense="always"``.
+        OperandError: example inputs that are none of these, or with ``dense="always"``; a mode that is none, or without
+            example inputs.
         ConfigError: an unknown type of codes or group, or scales that a layer's dtype does not hold.
     """
     arguments.instance(model, nn.Module, "model", PruningError)
@@ -107,6 +113,9 @@ def convert(
     captures = arguments.flag(capture, "capture", PruningError)
     if example_inputs is not None and policy is Dense.ALWAYS:
         raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
+    mode = CompileMode.parse(compile_mode)
+    if mode is not None and example_inputs is None:
+        raise OperandError("compile_mode says how the model is timed: give example_inputs to time it with")
     rounding = Quantization.parse(value_type, group, symmetric)
     candidates = Candidates(model, exclude)
     pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
@@ -128,7 +137,12 @@ def convert(
         sites = tuple(sites_in_sequences(model, candidates.layers)) if fuses else ()
         Arranger(model, candidates.layers, ready, sites).arrange(dict.fromkeys(ready, Form(fused=True)))
     else:
-        found = decide(model, candidates.layers, ready, example_inputs, fuse=fuses, capture=captures)
+        found = decide(
+            *(model, candidates.layers, ready, example_inputs),
+            fuse=fuses,
+            capture=captures,
+            compile_mode=mode,
+        )
     again = tuple(name for name in ready if pruned.is_pruned_again(name))
     return conversion_report(
         model, ready, candidates.left, asked, times, found, assumes_tokens=tokens is None, pruned_again=again

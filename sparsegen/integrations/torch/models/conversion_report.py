@@ -118,6 +118,8 @@ class ConversionReport:
             )
         if self.in_situ is not None:
             how = "as a CUDA graph" if self.in_situ.captured else "called from Python"
+            if self.in_situ.compile_mode is not None:
+                how = f"compiled in mode {self.in_situ.compile_mode}"
             ours, theirs = self.in_situ.final_us, self.in_situ.dense_us
             return f"{said}; the model takes {ours:.0f} µs {how}, dense {theirs:.0f} µs"
         for i, n in enumerate(self.tokens):

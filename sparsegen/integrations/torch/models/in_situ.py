@@ -18,7 +18,15 @@ from sparsegen import backends
 from sparsegen.dispatch.decision import Decision
 from sparsegen.integrations.torch.calls.example_inputs import arguments_of
 from sparsegen.integrations.torch.models.arrangement import PLAIN, Arranger, Form
-from sparsegen.integrations.torch.models.model_clock import ROUNDS, Arrange, ModelClock, Run, TorchClock
+from sparsegen.integrations.torch.models.model_clock import (
+    ROUNDS,
+    Arrange,
+    CompiledClock,
+    CompileMode,
+    ModelClock,
+    Run,
+    TorchClock,
+)
 from sparsegen.integrations.torch.models.model_facts import ModelFacts
 from sparsegen.integrations.torch.models.model_trace import agree, trace
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
@@ -63,6 +71,7 @@ class InSitu:
         captured: true if CUDA graphs were timed; else calls from Python were.
         steps: those tried, in order.
         uncalled: layers that the example inputs do not reach.
+        compile_mode: mode in which both models of the end were compiled; None if they were not.
     """
 
     dense_us: float
@@ -70,6 +79,7 @@ class InSitu:
     captured: bool
     steps: tuple[Step, ...]
     uncalled: tuple[str, ...]
+    compile_mode: CompileMode | None = None
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -86,6 +96,7 @@ def decide(
     *,
     fuse: bool = True,
     capture: bool = True,
+    compile_mode: CompileMode | None = None,
 ) -> InSitu:
     """Make those layers of a model sparse with which it gets faster, in place; it is never slower than it was.
 
@@ -100,6 +111,7 @@ def decide(
         clock: the clock; by default `TorchClock`.
         fuse: share launches and fuse activations.
         capture: time CUDA graphs if that is possible, else calls from Python.
+        compile_mode: time both models of the end as `torch.compile` compiles them in this mode, called from Python.
 
     Raises:
         OperandError: no inputs. What the model raises is passed on, and it is then as it was.
@@ -124,10 +136,13 @@ def decide(
             if fuse:
                 arranger = Arranger(model, dense, sparse, seen.sites, seen.shared)
             facts = ModelFacts(model, example_inputs, sparse, seen.tokens, captures=capture)
-            trials = _Trials(arranger, run, clock or TorchClock(_device_of(model), capture), facts)
+            device = _device_of(model)
+            trials = _Trials(arranger, run, clock or TorchClock(device, capture), facts)
             for group in _groups(arranger, seen.tokens):
                 trials.group(group)
-            found = trials.end()
+            if compile_mode is not None:
+                trials.call_by(CompiledClock(device, compile_mode), facts.also(compile_mode))
+            found = replace(trials.end(), compile_mode=compile_mode)
             done = True
     finally:
         for parameter in trained:
@@ -168,6 +183,10 @@ class _Trials:
                 self._kept = self._with(names, best.form)
             if pinned:
                 self._pinned |= dict.fromkeys(names, PLAIN)
+
+    def call_by(self, clock: ModelClock, facts: ModelFacts) -> None:
+        """Time what follows by another clock."""
+        self._clock, self._facts = clock, facts
 
     def end(self) -> InSitu:
         """Leave the model as it is fastest: all that was kept, or what is pinned where all together does not pay."""

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
+from types import FunctionType
 from typing import Protocol
 
 import torch
 
+from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.measure.l2 import L2
 from sparsegen.measure.race import in_turn, on_default_stream
 from sparsegen.plan.executors import shared_executor
 from sparsegen.tuning_db.records import Called
+
+
+class CompileMode(StrEnum):
+    """Modes of `torch.compile`."""
+
+    DEFAULT = "default"
+    REDUCE_OVERHEAD = "reduce-overhead"
+    MAX_AUTOTUNE = "max-autotune"
+    MAX_AUTOTUNE_NO_CUDAGRAPHS = "max-autotune-no-cudagraphs"
+
+    @classmethod
+    def parse(cls, mode: str | None) -> CompileMode | None:
+        """Raises OperandError for an unknown word."""
+        if mode is None or mode in set(cls):
+            return None if mode is None else cls(mode)
+        raise OperandError(f"compile_mode: expected one of {', '.join(cls)}, or None, got {mode!r}")
+
 
 ROUNDS = 11  # rounds of both arrangements in turn
 WARMUP = 3  # calls before one is captured: the first ones prepare, probe and check
@@ -81,3 +101,41 @@ class TorchClock:
         with torch.cuda.graph(graph):
             run()
         return graph.replay
+
+
+class CompiledClock:
+    """Calls from Python a model that is compiled once in each arrangement, by `torch.compile`.
+
+    Args:
+        device: device of the model; for one on the CPU the emulator's.
+    """
+
+    captured = False
+
+    def __init__(self, device: Device, mode: CompileMode) -> None:
+        self._device, self._mode = device, mode
+
+    def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
+        """See `ModelClock`."""
+        runs = [self._compiled(run, arrange) for arrange in (first, second)]
+        executor = shared_executor(self._device)
+        with on_default_stream(executor):
+            times = in_turn(
+                *(runs, executor, Called.HOST, L2.WARM), rounds=ROUNDS, samples=1, before=[first, second]
+            )
+        return times[0], times[1]
+
+    def _compiled(self, run: Run, arrange: Arrange) -> Run:
+        """Compiles the model as it is arranged, for code of its own: what is compiled for one is looked up by code, and
+        the second arrangement would pay for a look at the first.
+        """
+
+        def call() -> object:
+            return run()
+
+        arrange()
+        own = FunctionType(call.__code__.replace(), globals(), call.__name__, None, call.__closure__)
+        compiled: Run = torch.compile(own, mode=self._mode.value)
+        for _ in range(WARMUP):  # the first ones compile, and capture
+            compiled()
+        return compiled

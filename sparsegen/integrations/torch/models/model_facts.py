@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
@@ -52,6 +53,12 @@ class ModelFacts:
             *((str(structure), leaf) for leaf in leaves),
         ]
         self._model = digest_of(torch.__version__, captures, *modules, *(_described(*one) for one in given))
+
+    def also(self, *facts: object) -> ModelFacts:
+        """The same with other facts that times depend on."""
+        more = copy.copy(self)
+        more._model = digest_of(self._model, *facts)
+        return more
 
     def pinned(self, names: tuple[str, ...]) -> str:
         """Returns why layers are pinned, all of them; empty if some are not."""

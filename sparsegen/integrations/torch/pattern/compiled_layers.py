@@ -20,8 +20,8 @@ from sparsegen.integrations.torch.pattern.products import linear_at_once
 from sparsegen.integrations.torch.pattern.shared_input import Part, SharedPart, shared_input_of
 
 # Its pattern's handle, its size, its activation's word; the handle of its shared input, its number there, their number.
-# Dynamo looks at what a trace read in each call of the compiled model: at numbers and words of a module's own dictionary
-# as fast as at a dense layer's, but any other object there has it look at all of the module's.
+# Dynamo looks at what a trace read in each call of the compiled model: at numbers and words of a module's dictionary as
+# fast as at a dense layer's, but any other object there has it look at all of the module's.
 TracedAs: TypeAlias = tuple[int, int, str, int, int, int] | None
 
 _ACTIVATIONS = {str(one): one for one in Activation}
