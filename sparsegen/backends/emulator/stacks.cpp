@@ -5,10 +5,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#endif
-
 namespace sparsegen::emulator {
 namespace {
 
@@ -35,11 +31,11 @@ Stacks::Stacks(std::size_t count)
 }
 
 Stacks::~Stacks() {
-#if defined(__SANITIZE_ADDRESS__)
-    // Abandoned frames left poison behind, and the address range will be used again.
-    ASAN_UNPOISON_MEMORY_REGION(memory_, total_bytes_);
-#endif
+#if !defined(__SANITIZE_ADDRESS__)
     munmap(memory_, total_bytes_);
+#endif
+    // Frames that were left leave poison behind, which to take away costs as much as a small launch: nothing else may
+    // get these addresses until the process ends, with its one launch.
 }
 
 std::span<std::byte> Stacks::operator[](std::size_t number) const {

@@ -12,10 +12,6 @@ from sparsegen.kernels.masked.side import Side
 from sparsegen.operators import DType
 from sparsegen.system.integers import ceil_div
 
-LEAST_COPIED = (
-    8  # bytes of a copy; 16-bit rows that only narrower ones divide are copied by chunks, and shifted
-)
-
 
 class SharedTile(NamedTuple):
     """A tile in rows as they lie in memory.
