@@ -1,4 +1,4 @@
-"""Where ours wins and where it loses, each row against the fastest way that anyone else has.
+"""Tables of where ours wins and where it loses, each row against the fastest way that anyone else has.
 
 `drawn` is the README's table: problems drawn at random, with a line for each operator. `lists` has lines of the suites.
 Ours is the tuned winner; where nothing was tuned, what dispatch runs. The alternative is the fastest of all others in

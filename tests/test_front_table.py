@@ -52,7 +52,7 @@ def test_losses_come_last(front: Any, tmp_path: Path) -> None:
 
 
 def test_drawn_rows_of_an_operator_are_a_line(front: Any, tmp_path: Path) -> None:
-    """What is called without a search stands beside the tuned winner, of the rows that have it."""
+    """Calls without a search stand beside the tuned winner, of the rows that have them."""
     first = row("first", suite="drawn-spmm-7", ours=4.0, dense=12.0, sparse=16.0)
     called = replace(first, cells=(*first.cells, cell(IN_GRAPH, Kind.OURS, 6.0)))
     second = row("second", suite="drawn-spmm-7", dtype=HALF, ours=4.0, dense=5.0, sparse=3.0)
