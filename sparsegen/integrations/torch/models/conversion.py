@@ -96,7 +96,7 @@ def convert(
     Raises:
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
         MatrixError: NaN or infinity in a weight that is to be pruned. The model is then as it was.
-        OperandError: example inputs that are none of these, or with ``dense="always"``.
+        OperandError: example inputs that are none of these, or with another ``dense`` than ``"auto"``.
         ConfigError: an unknown type of codes or group, or scales that a layer's dtype does not hold.
     """
     arguments.instance(model, nn.Module, "model", PruningError)
@@ -105,8 +105,8 @@ def convert(
     policy = Dense.parse(dense)
     fuses = arguments.flag(fuse, "fuse", PruningError)
     captures = arguments.flag(capture, "capture", PruningError)
-    if example_inputs is not None and policy is Dense.ALWAYS:
-        raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
+    if example_inputs is not None and policy is not Dense.AUTO:
+        raise OperandError(f"example_inputs decide between dense and sparse, and dense = {policy} is decided")
     rounding = Quantization.parse(value_type, group, symmetric)
     candidates = Candidates(model, exclude)
     pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
