@@ -187,7 +187,7 @@ class Gains:
         peers: Peers,
         also: Callable[[Row], Arithmetic | None],
     ) -> Gains | None:
-        """Those of the rows that have both times; None if none has."""
+        """Gains of the rows that have both times; None if none has."""
         ratios, who = [], Counter[str]()
         for row in rows:
             us, others = ours(Times.of(row)), alternatives(row, peers, also(row))
@@ -202,7 +202,7 @@ class Gains:
         return geometric(self.ratios).value
 
     def cells(self) -> list[str]:
-        """What stands below `HEAD`, but for the first."""
+        """Cells below `HEAD`, but for the first."""
         spread = f"{min(self.ratios):.2f} to {max(self.ratios):.2f}"
         won = f"{sum(ratio > 1 for ratio in self.ratios)} of {len(self.ratios)}"
         fastest = ", ".join(f"{who} {count}" for who, count in self.fastest.most_common())
