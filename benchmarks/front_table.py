@@ -150,11 +150,11 @@ def drawn(folders: Iterable[Path]) -> str:
         tuned = Gains.of(own, lambda times: times.ours, {}, drawn_tables.also_counts)
         called = Gains.of(own, lambda times: times.graph, {}, drawn_tables.also_counts)
         if tuned is not None:
-            default = NONE if called is None else times(called.mean)
-            lines.append((tuned.mean, [DRAWN.get(operator, f"`{operator}`"), *tuned.cells(), default]))
+            *ratios, fastest = tuned.cells()
+            untuned = NONE if called is None else times(called.mean)
+            lines.append((tuned.mean, [DRAWN.get(operator, f"`{operator}`"), *ratios, untuned, fastest]))
     lines.sort(key=lambda line: -line[0])
-    head = [*HEAD, "nothing tuned, in a graph"]
-    head[0] += ", problems drawn at random"
+    head = [*HEAD[:-1], "nothing tuned, in a graph", HEAD[-1]]
     measured = "".join(drawn_tables.origin(files) for files in devices)
     return table(head, [cells for _, cells in lines]) + measured
 

@@ -57,7 +57,7 @@ def test_drawn_rows_of_an_operator_are_a_line(front: Any, tmp_path: Path) -> Non
     called = replace(first, cells=(*first.cells, cell(IN_GRAPH, Kind.OURS, 6.0)))
     second = row("second", suite="drawn-spmm-7", dtype=HALF, ours=4.0, dense=5.0, sparse=3.0)
     result_file.write(replace(results(), rows=(called, second)), tmp_path / "drawn_7.json.xz")
-    line = "columns, `spmm` | 1.50 × | 0.75 to 3.00 | 1 of 2 | cuBLAS 1, cuSPARSE 1 | 2.00 × |"
+    line = "columns, `spmm` | 1.50 × | 0.75 to 3.00 | 1 of 2 | 2.00 × | cuBLAS 1, cuSPARSE 1 |"
     made = front.drawn([tmp_path, tmp_path / "nothing"])
     assert line in made and "Made-up GPU" in made
 
