@@ -79,6 +79,13 @@ def test_a_notebook_is_a_page_with_its_outputs() -> None:
     assert "\n\n![](data:image/png;base64,iVBORw0KGgo" in study
 
 
+def test_the_picture_of_kinds_is_what_its_script_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from docs import make_kinds_picture as kinds
+
+    assert kinds.PICTURE.read_text(encoding="utf-8") == kinds.document()
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path) -> None:
