@@ -1,15 +1,15 @@
-"""The README's table: where ours wins and where it loses, each row against the fastest way that anyone else has.
+"""Tables of where ours wins and where it loses, each row against the fastest way that anyone else has.
 
+`drawn` is the README's table: problems drawn at random, with a line for each operator. `lists` has lines of the suites.
 Ours is the tuned winner; where nothing was tuned, what dispatch runs. The alternative is the fastest of all others in
-the row's own type, dense or sparse: those timed beside ours, and those that another program timed on the same kind of
-GPU (`benchmarks.anchors`). Rows of ``drawn_*.json.xz``, where there are any, have lines beside those of the suites.
-Lines stand by the geometric mean, the largest gain first, so that the losses are the last ones.
+the row's own type, dense or sparse: those timed beside ours, and in lists those that another program timed on the same
+kind of GPU (`benchmarks.anchors`). Lines stand by the geometric mean, the largest gain first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from benchmarks import drawn_tables
 from benchmarks.anchors import Peers
 from benchmarks.convolution_tables import CHANNELS, IMAGES, SIDES, Key
 from benchmarks.drawn_tables import Times
-from benchmarks.markdown import TYPES, table
+from benchmarks.markdown import NONE, TYPES, table, times
 from benchmarks.suite_tables import ANCHORED, days, read, sparse_times, whole
 from sparsegen.bench.results.results import Kind, Results, Row
 from sparsegen.bench.results.summary import geometric
@@ -37,11 +37,17 @@ NAMES: Mapping[str, str] = {
     "cusparse-layers": "cuSPARSE by layers",
     "cusparse-sddmm": "cuSPARSE",
     "kernel-gather-conv": "cuDNN on gathered blocks",
+    "csr-network": "a plain kernel by layers",
     "torch-bsr": "Triton's BSR in PyTorch",
     "torch-conv2d": "cuDNN",
+    "torch-conv2d-weights": "cuDNN",
     "torch-csr-layers": "PyTorch by layers",
     "torch-flex": "FlexAttention",
+    "torch-gather": "PyTorch, gathering",
+    "torch-im2col": "im2col",
+    "torch-linear": "PyTorch's linear layer",
     "torch-masked-bsr": "Triton's BSR in PyTorch",
+    "torch-scaled-mm": "PyTorch in 8 bits",
     "torch-sampled-addmm": "PyTorch's sampled product",
     "triton-blocks": "Triton",
 }
@@ -93,6 +99,7 @@ def _dead(percent: int) -> Callable[[Row], bool]:
     return lambda row: Key.of(row) in keys
 
 
+HEAD = ("our speed over the fastest alternative", "mean", "least to most", "rows won", "the fastest is")
 HALF, SINGLE = DType.FLOAT16, DType.FLOAT32
 JOBS = (
     Job("pruned LLaMA weights, 8 to 32 tokens", ("llm",), HALF),
@@ -118,51 +125,88 @@ JOBS = (
 )
 
 
-def front(folder: Path, peers: Peers) -> str:
-    """The table, and where its figures come from."""
-    listed = whole(folder)
-    found = [(_drawn_words(rows[0]), None, rows) for rows in _drawn(folder)]
-    found += [
-        (f"{job.words}, {TYPES[job.dtype]}", job.also, [row for row in listed.rows if job.holds(row)])
-        for job in JOBS
-    ]
-    lines = [line for words, also, rows in found if (line := _line(words, rows, peers, also)) is not None]
+DRAWN: Mapping[str, str] = {
+    "dsd": "products with dead blocks of the input, `dsd`",
+    "dsd_transposed": "products with dead blocks, turned, as in gradients, `dsd_transposed`",
+    "masked_conv2d": "convolutions of masked images, `masked_conv2d`",
+    "masked_conv2d_weights": "gradients of masked images by the filters",
+    "sdd": "products of which some blocks are asked for, `sdd`",
+    "sddmm": "products at the places of a pattern, `sddmm`",
+    "sparse_network": "sparse networks, `SparseNetwork`",
+    "spmm": "pruned weights and graphs times columns, `spmm`",
+    "submanifold_conv3d": "convolutions at points, `SubmanifoldConv3d`",
+    "submanifold_conv3d_weights": "gradients at points by the filters",
+}
+
+
+def drawn(folders: Iterable[Path]) -> str:
+    """Table of drawn rows, all types of an operator together, and where its figures come from."""
+    devices = [files for folder in folders if (files := read(folder, drawn_tables.KIND))]
+    rows: dict[str, list[Row]] = {}
+    for row in (row for files in devices for results in files for row in results.rows):
+        rows.setdefault(row.operator, []).append(row)
+    lines = []
+    for operator, own in rows.items():
+        tuned = Gains.of(own, lambda times: times.ours, {}, drawn_tables.also_counts)
+        called = Gains.of(own, lambda times: times.graph, {}, drawn_tables.also_counts)
+        if tuned is not None:
+            *ratios, fastest = tuned.cells()
+            untuned = NONE if called is None else times(called.mean)
+            lines.append((tuned.mean, [DRAWN.get(operator, f"`{operator}`"), *ratios, untuned, fastest]))
     lines.sort(key=lambda line: -line[0])
-    head = ["our speed over the fastest alternative", "mean", "least to most", "rows won", "the fastest is"]
-    return table(head, [cells for _, cells in lines]) + _origin(folder, listed)
+    head = [*HEAD[:-1], "nothing tuned, in a graph", HEAD[-1]]
+    measured = "".join(drawn_tables.origin(files) for files in devices)
+    return table(head, [cells for _, cells in lines]) + measured
 
 
-def _drawn(folder: Path) -> Iterable[list[Row]]:
-    """Drawn rows by operator and type."""
-    groups: dict[tuple[str, DType], list[Row]] = {}
-    for results in read(folder, drawn_tables.KIND):
-        for row in results.rows:
-            groups.setdefault((row.operator, row.dtype), []).append(row)
-    return groups.values()
+def lists(folder: Path, peers: Peers) -> str:
+    """Table of the suites, and where its figures come from."""
+    listed = whole(folder)
+    lines = []
+    for job in JOBS:
+        own = [row for row in listed.rows if job.holds(row)]
+        gains = Gains.of(own, lambda times: times.ours, peers, lambda row, job=job: job.also)
+        if gains is not None:
+            lines.append((gains.mean, [f"{job.words}, {TYPES[job.dtype]}", *gains.cells()]))
+    lines.sort(key=lambda line: -line[0])
+    return table(HEAD, [cells for _, cells in lines]) + _origin(folder, listed)
 
 
-def _drawn_words(row: Row) -> str:
-    return f"drawn at random: `{row.operator}`, {TYPES[row.dtype]}"
+@dataclass(frozen=True)
+class Gains:
+    """Speeds of ours over the fastest alternative, and how often each of those is the fastest."""
 
+    ratios: Sequence[float]
+    fastest: Counter[str]
 
-def _line(
-    words: str, rows: Iterable[Row], peers: Peers, also: Arithmetic | None
-) -> tuple[float, list[str]] | None:
-    """The mean, and a line's cells; None where no row has both times."""
-    ratios, who = [], Counter[str]()
-    for row in rows:
-        ours, others = Times.of(row).ours, alternatives(row, peers, also)
-        if ours and others:
-            name = min(others, key=others.__getitem__)
-            ratios.append(others[name] / ours)
-            who[NAMES.get(name, name)] += 1
-    if not ratios:
-        return None
-    mean = geometric(ratios).value
-    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-    won = f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)}"
-    fastest = ", ".join(f"{name} {count}" for name, count in who.most_common())
-    return mean, [words, f"{mean:.2f} ×", spread, won, fastest]
+    @classmethod
+    def of(
+        cls,
+        rows: Iterable[Row],
+        ours: Callable[[Times], float | None],
+        peers: Peers,
+        also: Callable[[Row], Arithmetic | None],
+    ) -> Gains | None:
+        """Gains of the rows that have both times; None if none has."""
+        ratios, who = [], Counter[str]()
+        for row in rows:
+            us, others = ours(Times.of(row)), alternatives(row, peers, also(row))
+            if us and others:
+                name = min(others, key=others.__getitem__)
+                ratios.append(others[name] / us)
+                who[NAMES.get(name, name)] += 1
+        return cls(ratios, who) if ratios else None
+
+    @property
+    def mean(self) -> float:
+        return geometric(self.ratios).value
+
+    def cells(self) -> list[str]:
+        """Cells below `HEAD`, but for the first."""
+        spread = f"{min(self.ratios):.2f} to {max(self.ratios):.2f}"
+        won = f"{sum(ratio > 1 for ratio in self.ratios)} of {len(self.ratios)}"
+        fastest = ", ".join(f"{who} {count}" for who, count in self.fastest.most_common())
+        return [times(self.mean), spread, won, fastest]
 
 
 def alternatives(row: Row, peers: Peers, also: Arithmetic | None = None) -> dict[str, float]:

@@ -75,7 +75,8 @@ def origin(document: Mapping[str, Any]) -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
-    "front": lambda: front_table.front(RESULTS, peers()),
+    "front": lambda: front_table.drawn(DEVICES),
+    "lists": lambda: front_table.lists(RESULTS, peers()),
     "performance": lambda: suite_tables.performance(RESULTS),
     "drawn": lambda: drawn_tables.drawn(DEVICES),
     "strongest": lambda: suite_tables.strongest(RESULTS, peers()),
@@ -106,7 +107,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "networks-overview": lambda: overview_tables.networks(RESULTS),
 }
 FILES = (
-    *("sddmm", "uniform", "decode-n8", "decode-n32", "decode-strips", "softmax", "attention"),
+    *("lists", "sddmm", "uniform", "decode-n8", "decode-n32", "decode-strips", "softmax", "attention"),
     "masked-products",
 )  # those that are too long for a page
 # Suites whose rows stand in tables of their own.

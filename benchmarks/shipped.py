@@ -73,12 +73,14 @@ class Sizes:
 @click.option("--device", "name", default="cuda", show_default=True)
 @click.option("--tiny", is_flag=True, help="a small model, for a test")
 @click.option("--dtype", "names", multiple=True, default=("float16",), show_default=True)
+@click.option("--only", multiple=True, help="some rows, by their names' beginnings")
 @click.option("--limit", default=270.0, show_default=True, help="begin no row later, seconds")
-def main(name: str, tiny: bool, names: tuple[str, ...], limit: float) -> None:
+def main(name: str, tiny: bool, names: tuple[str, ...], only: tuple[str, ...], limit: float) -> None:
     began, device = time.monotonic(), find_device(name)
     tasks = tasks_of(Sizes(3, 64, (2,)) if tiny else Sizes(), names, device)
     rows = known_rows(device, "shipped", "row")
-    left = [key for key in tasks if "failed" in rows.get(key, {"failed": "never begun"})]
+    wanted = [key for key in tasks if key.startswith(only or "")]
+    left = [key for key in wanted if "failed" in rows.get(key, {"failed": "never begun"})]
     for number, key in enumerate(left):
         if number and time.monotonic() - began > limit:
             click.echo(f"time is up: {len(left) - number} rows are left out; the same command goes on")

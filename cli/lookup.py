@@ -7,7 +7,7 @@ import click
 from sparsegen import api
 from sparsegen.cli.parts.common import (
     EnumChoice,
-    db_option,
+    asked_db_option,
     deterministic_option,
     device_option,
     emit,
@@ -26,7 +26,7 @@ from sparsegen.tuning_db.records import MeasuredAs
 @matrix_options
 @problem_options()
 @device_option
-@db_option
+@asked_db_option
 @word_option(
     "--on-miss",
     default=OnMiss.NEAREST,

@@ -99,7 +99,8 @@ class LazyGroup(click.Group):
             _fail(ctx, type(error).__name__, str(error), error.exit_code, trace, error.help)
         except click.ClickException as error:
             if not ctx.meta["sparsegen.json"]:
-                error.message = visible(error.message)  # type: ignore[misc]  # final by declaration alone
+                told = visible(error.message + _advice(error))
+                error.message = told  # type: ignore[misc]  # final by declaration alone
                 raise  # click shows the usage with it
             kind = "UsageError" if isinstance(error, click.UsageError) else type(error).__name__
             _fail(ctx, kind, error.format_message(), error.exit_code)
@@ -112,6 +113,14 @@ class LazyGroup(click.Group):
                 raise  # a question was answered by no, or not at all
             trace = verbose.traceback_of(ctx, error)
             _fail(ctx, "KeyboardInterrupt", "interrupted", INTERRUPTED, trace)
+
+
+def _advice(error: click.ClickException) -> str:
+    """The option that a file without one was meant for."""
+    if not isinstance(error, click.UsageError) or "unexpected extra argument" not in error.message:
+        return ""
+    options = () if error.ctx is None else error.ctx.command.params
+    return ". A matrix is given by --matrix FILE." * any("--matrix" in option.opts for option in options)
 
 
 def _asks_driver(command: str) -> bool:

@@ -16,8 +16,8 @@ from sparsegen.cli.parts.common import (
     OUTPUT,
     F,
     apply_options,
+    asked_db_option,
     config_option,
-    db_option,
     device_option,
     even_features,
     family_names,
@@ -83,7 +83,7 @@ def _form_options(function: F) -> F:
 )
 @config_option
 @device_option
-@db_option
+@asked_db_option
 @_form_options
 @target_option("The variant")
 @click.option(*OUTPUT, type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")

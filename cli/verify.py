@@ -9,8 +9,8 @@ import numpy as np
 
 from sparsegen import api, backends
 from sparsegen.cli.parts.common import (
+    asked_db_option,
     config_option,
-    db_option,
     device_option,
     emit,
     family_names,
@@ -40,7 +40,7 @@ from sparsegen.verify.variants import worst_error
 @config_option
 @overflow_option
 @device_option
-@db_option
+@asked_db_option
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Fresh inputs.")
 @click.option(
     "--inputs-seed", type=click.IntRange(min=0), help="Of the inputs; default a random one, which is printed."

@@ -8,10 +8,11 @@ refuse.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,9 @@ DOCS, FRONT = "docs", "README.md"
 BELOW = "repository"  # where the site has what lies outside of docs/
 RESULTS = f"{BELOW}/benchmarks/results/"  # tables of single rows, which would bury what people search for
 BOOSTS = {"glossary.md": 4.0, "notes/": 0.3, f"{BELOW}/": 0.3}  # of places among the answers of a search
+NOTEBOOK = ".ipynb"
 LANGUAGES = {".c": "c", ".h": "c", ".py": "python", ".txt": "text", "": "text"}
+SHOWN = (".md", NOTEBOOK, *LANGUAGES)  # files that become pages
 # Code, which is left alone, or a link or picture: its words and where it leads.
 PART = re.compile(r"^```.*?^```|`[^`\n]*`|(!?\[[^\]]*\])\(([^)\s]+)\)", re.MULTILINE | re.DOTALL)
 
@@ -85,7 +88,7 @@ def readable(target: str) -> str | None:
     if (ROOT / target / FRONT).is_file():
         target = f"{target}/{FRONT}"
     path = ROOT / target
-    return target if path.is_file() and (path.suffix in LANGUAGES or path.suffix == ".md") else None
+    return target if path.is_file() and path.suffix in SHOWN else None
 
 
 def is_own(target: str) -> bool:
@@ -103,7 +106,27 @@ def text_of(target: str) -> str:
     if target.endswith(".md"):
         return text
     path = Path(target)
-    return f"# {path.name}\n\n`{target}`\n\n~~~~{LANGUAGES[path.suffix]}\n{text.rstrip()}\n~~~~\n"
+    if path.suffix == NOTEBOOK:
+        return "\n\n".join(part for cell in json.loads(text)["cells"] for part in parts_of(cell)) + "\n"
+    return f"# {path.name}\n\n`{target}`\n\n{_fenced(text, LANGUAGES[path.suffix])}\n"
+
+
+def parts_of(cell: dict[str, Any]) -> Iterator[str]:
+    """A notebook's cell as Markdown, and what it printed and drew."""
+    source = "".join(cell["source"])
+    yield source if cell["cell_type"] == "markdown" else _fenced(source, "python")
+    for output in cell.get("outputs", ()):
+        data = output.get("data", {})
+        if "image/png" in data:
+            yield f"![](data:image/png;base64,{''.join(data['image/png'].split())})"
+        elif "text/html" in data:
+            yield "".join(data["text/html"])
+        else:
+            yield _fenced("".join(output.get("text", data.get("text/plain", ""))), "text")
+
+
+def _fenced(text: str, language: str) -> str:
+    return f"~~~~{language}\n{text.rstrip()}\n~~~~"
 
 
 def place_of(target: str) -> str:

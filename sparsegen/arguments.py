@@ -11,7 +11,7 @@ import numbers
 import operator
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from sparsegen.errors import ConfigError, SparsegenError
 
 Error = type[SparsegenError]
 E = TypeVar("E", bound=StrEnum)
+MOST_NEAR = 3  # names that a message asks for
 
 _UNITS = {
     "": 1,
@@ -114,6 +115,17 @@ def word(kind: type[E], value: object, name: str, error: Error = ConfigError, *,
     except ValueError:
         pass
     raise _unexpected(value, name, f"none of {', '.join(kind)}{advice}", error)
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """A name that is not known, for a message: which may be meant, and which there are."""
+    import difflib  # only refusals need it
+
+    names, meant = tuple(known), name.lower()
+    begun = [one for one in names if meant and one.startswith(meant)]
+    near = [meant] if meant in begun else begun[:MOST_NEAR] or difflib.get_close_matches(meant, names, n=1)
+    question = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+    return f"{name!r}{question}; there are {', '.join(names)}"
 
 
 def texts(value: object, name: str, error: Error = ConfigError) -> tuple[str, ...]:

@@ -426,3 +426,17 @@ def test_amounts_of_memory(text: Any, nbytes: int) -> None:
 def test_what_is_no_amount_of_memory(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="memory"):
         arguments.nbytes(wrong, "memory")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("csr", "'csr' (did you mean 'csr_sddmm' or 'csr_spmm'?); there are csr_sddmm, csr_spmm, uspmm"),
+        ("uspm", "'uspm' (did you mean 'uspmm'?); there are csr_sddmm, csr_spmm, uspmm"),
+        ("CSR_SPMN", "'CSR_SPMN' (did you mean 'csr_spmm'?); there are csr_sddmm, csr_spmm, uspmm"),
+        ("evil", "'evil'; there are csr_sddmm, csr_spmm, uspmm"),
+        ("", "''; there are csr_sddmm, csr_spmm, uspmm"),
+    ],
+)
+def test_a_name_that_is_not_known_is_told_what_it_may_mean(name: str, told: str) -> None:
+    assert arguments.unknown(name, ("csr_sddmm", "csr_spmm", "uspmm")) == told

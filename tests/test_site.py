@@ -71,6 +71,21 @@ def test_the_readme_fits_on_a_page() -> None:
     assert len(re.findall(r"^\|---", text, re.MULTILINE)) == 1, "one table"
 
 
+def test_a_notebook_is_a_page_with_its_outputs() -> None:
+    notebooks = [target for target in site().linked(site().start_pages()) if target.endswith(".ipynb")]
+    assert len(notebooks) == 6
+    study = site().text_of("examples/notebooks/search_as_a_study.ipynb")
+    assert "~~~~python\nimport " in study and "~~~~text\n" in study
+    assert "\n\n![](data:image/png;base64,iVBORw0KGgo" in study
+
+
+def test_the_picture_of_kinds_is_what_its_script_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from docs import make_kinds_picture as kinds
+
+    assert kinds.PICTURE.read_text(encoding="utf-8") == kinds.document()
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path) -> None:
@@ -81,6 +96,7 @@ def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Where it wins" in (tmp_path / "index.html").read_text(encoding="utf-8")
     assert 'id="sparsegenprepare"' in (tmp_path / "api.html").read_text(encoding="utf-8")
+    assert not list(tmp_path.rglob("__pycache__"))
     assert 'id="matrixerror"' in (tmp_path / "errors.html").read_text(encoding="utf-8")
     loaded = [
         f"{path.name}: {address}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparsegen import arguments
 from sparsegen.bench.baseline.baseline import Baseline
 from sparsegen.bench.baseline.shared_object import SharedObject
 from sparsegen.bench.baselines import baselines
@@ -171,9 +171,7 @@ def chosen_baselines(
     for option, names in (("--only", only), ("--except", left_out)):
         for name in names:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ConfigError(f"{option} {name}: there are {', '.join(known)}{hint}")
+                raise ConfigError(f"{option} {arguments.unknown(name, known)}")
     chosen = [c for name, c in known.items() if (not only or name in only) and name not in left_out]
     if not chosen:
         raise ConfigError("no baseline is left")

@@ -19,6 +19,7 @@ from sparsegen import arguments
 from sparsegen.cli.parts.streams import visible
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.features import Features
+from sparsegen.tuning_db.location import Location
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -130,11 +131,24 @@ def device_option(function: F) -> F:
     )(function)
 
 
+DB_HELP = "Tuning database: a path or SQLAlchemy URL; default SPARSEGEN_DB, else the user's own."
+
+
 def db_option(function: F) -> F:
     """``db``: str | None, a path or URL; None means `sparsegen.settings.Settings.db`."""
-    return click.option(
-        "--db", help="Tuning database: a path or SQLAlchemy URL; default SPARSEGEN_DB, else the user's own."
-    )(function)
+    return click.option("--db", help=DB_HELP)(function)
+
+
+def asked_db_option(function: F) -> F:
+    """`db_option` of look-ups, which do without a database; people are told where one that they name is not there."""
+    return click.option("--db", callback=_noted_if_missing, help=DB_HELP)(function)
+
+
+def _noted_if_missing(ctx: click.Context, _: click.Parameter, db: str | None) -> str | None:
+    path = None if db is None else Location.parse(db).path
+    if path is not None and not path.exists() and not ctx.meta.get("sparsegen.json"):
+        click.echo(f"There is no database at {path}: what comes with sparsegen is asked alone.", err=True)
+    return db
 
 
 def deterministic_option(function: F) -> F:

@@ -125,7 +125,7 @@ def family(name: str) -> AnyFamily:
     """
     found = _find(arguments.text(name, "family"))
     if found is None:
-        raise ConfigError(f"no kernel family {name!r}; there are {', '.join(families())}")
+        raise ConfigError(f"no kernel family {arguments.unknown(name, families())}")
     return found
 
 

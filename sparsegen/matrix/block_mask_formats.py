@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse
 
 from sparsegen import arguments
 from sparsegen.errors import MatrixError
 from sparsegen.matrix.block_mask import BlockMask, checked_blocks, grid
 from sparsegen.matrix.csr import check_compressed
+from sparsegen.matrix.foreign import is_scipy
 from sparsegen.system.integers import round_up
 from sparsegen.system.numpy_types import Array
+
+if TYPE_CHECKING:
+    import scipy.sparse
 
 _SOURCE = "block mask"
 
@@ -23,7 +26,7 @@ def from_bsr(matrix: Any) -> BlockMask:
     Raises:
         MatrixError: another format, or arrays that are no BSR.
     """
-    if not scipy.sparse.issparse(matrix) or matrix.format != "bsr":
+    if not is_scipy(matrix) or matrix.format != "bsr":
         raise MatrixError(
             f"expected a scipy.sparse matrix in BSR, got {type(matrix).__name__}; use .tobsr(blocksize=...)",
             source=_SOURCE,
@@ -37,6 +40,8 @@ def to_bsr(mask: BlockMask) -> scipy.sparse.bsr_array:
     Raises:
         MatrixError: blocks that do not divide the shape, which BSR has not.
     """
+    import scipy.sparse
+
     require_whole_blocks(mask, "BSR")
     offsets, columns = to_csr_of_blocks(mask)
     values = np.ones((columns.size, *mask.block), dtype=np.bool_)

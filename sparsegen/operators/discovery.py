@@ -67,4 +67,4 @@ def operator_named(name: str) -> type[Problem]:
     try:
         return OPERATORS[arguments.text(name, "operator")]
     except KeyError:
-        raise ConfigError(f"no operator {name!r}; there are {', '.join(OPERATORS)}") from None
+        raise ConfigError(f"no operator {arguments.unknown(name, OPERATORS)}") from None

@@ -248,7 +248,7 @@ def test_a_suite_in_some_dtypes() -> None:
         (("--suite", "dlmc", "--data", "nowhere"), 3, "nowhere"),
         (("--suite", "rnn", "--case", "no such"), 3, "no case's name contains no such"),
         (("--suite", "llm", "--dtype", "float32"), 3, "no case has float32 elements; there are float16"),
-        (("--suite", "rnn", "--only", "cublass"), 3, "did you mean cublas?"),
+        (("--suite", "rnn", "--only", "cublass"), 3, "did you mean 'cublas'?"),
         (("--suite", "rnn", "--only", "cublas", "--except", "cublas"), 3, "no baseline is left"),
         (("--suite", "rnn", "--baseline", "x=y"), 3, "name=path.so:symbol"),
         (("--suite", "rnn", "--tune", "soon"), 3, "off, quick, normal, seconds, or variants (64-trials)"),

@@ -37,6 +37,15 @@ def test_lookup_says_what_and_why(run: Command, matrix: Path) -> None:
     assert not run.db.exists(), "a look-up makes no database"
 
 
+def test_a_database_that_is_named_and_not_there_is_told(run: Command, matrix: Path, tmp_path: Path) -> None:
+    asked = ("--matrix", matrix, "-n", 32)
+    told = f"There is no database at {tmp_path / 'no.db'}: what comes with sparsegen is asked alone."
+    for command in ("lookup", "source"):
+        assert told in run(command, *asked, "--db", tmp_path / "no.db").stderr
+        assert "no database" not in run(command, *asked).stderr
+    assert run.json("lookup", *asked, "--db", tmp_path / "no.db")["how"] == How.DEFAULT
+
+
 def test_lookup_refuses_to_guess_when_asked(run: Command, matrix: Path) -> None:
     error = run.json("lookup", "--matrix", matrix, "--on-miss", "error", exit_code=5)["error"]
     assert error["type"] == "NoVariantError" and "sparsegen tune" in error["message"]

@@ -318,3 +318,10 @@ def test_a_command_that_is_near_is_named(typed: str, meant: str) -> None:
     found = CliRunner().invoke(main.cli, [typed])
     assert found.exit_code == 2 and f"No such command '{typed}'. Did you mean {meant}" in found.output
     assert "Did you mean" not in CliRunner().invoke(main.cli, ["xyz"]).output
+
+
+def test_a_file_without_its_option_is_told_where_it_goes() -> None:
+    found = CliRunner().invoke(main.cli, ["tune", "layer.npz", "-n", "64"])
+    assert found.exit_code == 2
+    assert "unexpected extra argument (layer.npz). A matrix is given by --matrix FILE." in found.output
+    assert "--matrix" not in CliRunner().invoke(main.cli, ["devices", "layer.npz"]).output

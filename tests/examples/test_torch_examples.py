@@ -11,6 +11,7 @@ from gallery import needs_torch, run, sources
 torch = pytest.importorskip("torch")
 
 EXPECTED = {
+    "first_speedup": r"[12] (sparse|left dense)(?s:.*)\d\.\d\d times as fast as dense\nconverted within \d",
     "flex_masks": r"largest difference from PyTorch in float32: \d\.\de-04\ngradient of q: \d\.\de-06",
     "lidar_net": r"points of 2 scans; loss 1\.\d+\ngradient of the first layer: \d\.\de-0[345]",
     "lightning_dropout": r"right: (8|9)\d%",

@@ -195,8 +195,9 @@ def test_a_model_that_fails_is_as_it_was(model: Model) -> None:
     for wrong in (7, (), [torch.randn(3, 16)], {1: 2}):
         with pytest.raises(OperandError, match="example_inputs"):
             convert(model, sparsity=0.75, example_inputs=wrong)
-    with pytest.raises(OperandError, match="is decided"):
-        convert(model, sparsity=0.75, dense="always", example_inputs=torch.randn(3, 16))
+    for decided in ("always", "never"):
+        with pytest.raises(OperandError, match=f"dense = {decided} is decided"):
+            convert(model, sparsity=0.75, dense=decided, example_inputs=torch.randn(3, 16))
 
 
 def test_the_clock_of_a_cpu_times_both_arrangements(

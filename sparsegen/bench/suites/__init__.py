@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from sparsegen import arguments
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.suites.collection import collection_cases
 from sparsegen.bench.suites.listed import listed_cases
@@ -85,9 +85,7 @@ def _suite(name: str, document: dict[str, Node], data: Path | None) -> Suite:
 
 def _document(name: str) -> dict[str, Node]:
     if name not in suite_names():
-        near = difflib.get_close_matches(name.lower(), suite_names(), n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise SuiteError(f"unknown suite {name!r}{hint}; there are {', '.join(suite_names())}")
+        raise SuiteError(f"unknown suite {arguments.unknown(name, suite_names())}")
     file = resources.files(__name__) / f"{name}.json"
     root = parse_json(file.read_text(encoding="utf-8"), f"{name}.json", SuiteError)
     return root.fields(("description",), ("groups", "data"))

@@ -12,7 +12,7 @@ sparse product; with SPARSEGEN_DEVICE=emulator the kernels run for CPU tensors t
 from __future__ import annotations
 
 from importlib import import_module
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 try:
     import torch  # noqa: F401
@@ -65,7 +65,6 @@ from sparsegen.integrations.torch.models.conversion_report import ConversionRepo
 from sparsegen.integrations.torch.models.folding import fold_batch_norms
 from sparsegen.integrations.torch.models.held_zeros import hold_zeros
 from sparsegen.integrations.torch.models.loading import load
-from sparsegen.integrations.torch.models.model_tuning import InSituTuning, tune_model
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pointwise import PointwiseConv2d
@@ -78,6 +77,16 @@ from sparsegen.integrations.torch.points.submanifold import SubmanifoldConv3d, s
 from sparsegen.integrations.torch.shipping.kernels_folder import ship_operators
 from sparsegen.integrations.torch.shipping.ship import Shipped, ship
 from sparsegen.plan.shipping.program import ProgramKind
+
+if TYPE_CHECKING:
+    from sparsegen.integrations.torch.models.model_tuning import InSituTuning, tune_model
+
+# What loads SQLAlchemy, or PyTorch's compiler: imported when it is first asked for.
+_LATER = {
+    "InSituTuning": "models.model_tuning",
+    "tune_model": "models.model_tuning",
+    "inductor": "shipping.inductor",
+}
 
 __all__ = [
     "Activation",
@@ -146,8 +155,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
-    """The module ``inductor``, which loads PyTorch's compiler: imported when it is first asked for."""
-    if name != "inductor":
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("sparsegen.integrations.torch.shipping.inductor")
+    module = import_module(f"{__name__}.{_LATER[name]}")
+    return getattr(module, name, module)

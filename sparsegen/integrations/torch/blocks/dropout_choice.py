@@ -14,6 +14,7 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.blocks.block_masks import drop_blocks, mask_of, new_state
 from sparsegen.integrations.torch.blocks.dropped_blocks import dropped
 from sparsegen.integrations.torch.blocks.masked_products import dsd, gradient_launches
+from sparsegen.integrations.torch.calls.constant_results import constant_result
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
 from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared_operators import operators
@@ -28,7 +29,7 @@ from sparsegen.tuning_db.records import Called, Task
 STEPS = 3  # behind each other, as in training, where the host is ahead of a device that takes longer
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def masked_products_pay(
     tokens: int,
     in_features: int,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
+from sparsegen.integrations.torch.calls.constant_results import constant_result
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device, kernel_device_of
 from sparsegen.integrations.torch.calls.direct import Asked
 from sparsegen.integrations.torch.calls.drawn_blocks import drawn_blocks, seeded
@@ -89,7 +90,7 @@ def policy_for(dense: Dense | str, x: Tensor) -> Dense:
     return Dense.NEVER if policy is Dense.AUTO and not has_choice else policy
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def runs_masked_in_graph(
     dense: str,
     sizes: tuple[tuple[int, ...], tuple[int, ...]] | None,

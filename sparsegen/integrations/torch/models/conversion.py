@@ -101,8 +101,8 @@ def convert(
     Raises:
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
         MatrixError: NaN or infinity in a weight that is to be pruned. The model is then as it was.
-        OperandError: example inputs that are none of these, or with ``dense="always"``; a mode that is none, or without
-            example inputs.
+        OperandError: example inputs that are none of these, or with another ``dense`` than ``"auto"``; a mode that is
+            none, or without example inputs.
         ConfigError: an unknown type of codes or group, or scales that a layer's dtype does not hold.
     """
     arguments.instance(model, nn.Module, "model", PruningError)
@@ -111,8 +111,8 @@ def convert(
     policy = Dense.parse(dense)
     fuses = arguments.flag(fuse, "fuse", PruningError)
     captures = arguments.flag(capture, "capture", PruningError)
-    if example_inputs is not None and policy is Dense.ALWAYS:
-        raise OperandError("example_inputs decide between dense and sparse, and dense = always is decided")
+    if example_inputs is not None and policy is not Dense.AUTO:
+        raise OperandError(f"example_inputs decide between dense and sparse, and dense = {policy} is decided")
     mode = CompileMode.parse(compile_mode)
     if mode is not None and example_inputs is None:
         raise OperandError("compile_mode says how the model is timed: give example_inputs to time it with")
