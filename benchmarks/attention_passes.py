@@ -21,6 +21,7 @@ from sparsegen.plan.binding import bind_variant
 from sparsegen.plan.executors import shared_executor
 
 PASSES = {"one_pass": 1, "two_passes": 2}  # of the backward pass
+TILE = 128  # keys of its tiles, unless each warpgroup has its own: for smaller blocks
 ROWS = ("whole", "split")  # of the forward pass
 
 
@@ -62,9 +63,12 @@ def passes_of(
     if mask is not None:
         tensors["mask"] = mask.words
     backward = family("tma_attention_backward")
-    return {
-        name: _Call(problem, backward.config(passes=passes), tensors, dq) for name, passes in PASSES.items()
-    }
+    configs = {name: backward.config(passes=passes) for name, passes in PASSES.items()}
+    if mask is not None and mask.block[1] < TILE:
+        configs |= {
+            f"{name}_single": replace(config, warpgroups="single") for name, config in configs.items()
+        }
+    return {name: _Call(problem, config, tensors, dq) for name, config in configs.items()}
 
 
 def row_forms(q: Tensor, k: Tensor, v: Tensor, mask: BlockMaskTensor, out: Tensor) -> dict[str, _Call]:
