@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.attention_checks import Attend, attended, largest_errors
+from benchmarks.attention_passes import Attended
 from benchmarks.study import times_in_turn
 from sparsegen.measure.l2 import L2
 
@@ -58,6 +59,12 @@ class ShareRow:
     block_rows: int
     block_columns: int
     share: float
+
+    @property
+    def attended(self) -> tuple[Attended, Attended]:
+        """What is computed: with the mask, and where nothing is dead."""
+        sizes = self.heads, self.tokens, self.head_dim
+        return Attended(*sizes, (self.block_rows, self.block_columns), self.share), Attended(*sizes)
 
 
 @dataclass(frozen=True)
