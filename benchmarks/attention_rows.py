@@ -101,8 +101,8 @@ UNEVEN = (
 CAUSAL = tuple(SpanRow(8, tokens, head_dim, True) for head_dim in (128, 64) for tokens in (4096, 16384))
 WINDOWS = tuple(
     SpanRow(8, tokens, 128, True, window, sinks)
-    for tokens in (12288, 32768)
-    for window, sinks in ((512, 0), (1024, 0), (1024, 64))
+    for window, sinks in ((512, 0), (1024, 64), (1024, 0))
+    for tokens in (32768, 12288)
 )
 TINY = (Row(2, 128, 64, 64, 0.5), Row(2, 128, 64, 64, 0.5, "largest"))
 TINY_SHARES = (ShareRow(2, 128, 64, 16, 64, 0.5),)
