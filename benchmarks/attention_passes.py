@@ -33,7 +33,7 @@ Asked = TypeVar("Asked", BlockAttentionProblem, BlockAttentionBackwardProblem)
 
 @dataclass(frozen=True)
 class Attended:
-    """What sets the kernels of heads of tokens × head_dim in float16; the mask of each head has these blocks."""
+    """Heads of tokens × head_dim in float16, and the blocks of each head's mask: what kernels depend on."""
 
     heads: int
     tokens: int
@@ -44,7 +44,7 @@ class Attended:
 
     @classmethod
     def of(cls, q: Tensor, mask: BlockMaskTensor | None, span: Span = ALL_KEYS) -> Attended:
-        """Those of Q, 1 × heads × tokens × head_dim."""
+        """Heads as Q has them, 1 × heads × tokens × head_dim."""
         return cls(*q.shape[1:], *((mask.block, mask.density) if mask is not None else ()), span=span)
 
     def problem(self, kind: type[Asked]) -> Asked:

@@ -62,7 +62,7 @@ class ShareRow:
 
     @property
     def attended(self) -> tuple[Attended, Attended]:
-        """What is computed: with the mask, and where nothing is dead."""
+        """Attention with the mask, and where nothing is dead."""
         sizes = self.heads, self.tokens, self.head_dim
         return Attended(*sizes, (self.block_rows, self.block_columns), self.share), Attended(*sizes)
 

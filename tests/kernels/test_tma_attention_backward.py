@@ -148,7 +148,10 @@ def _split(options: dict[str, Any]) -> dict[str, Any]:
     [
         (" row = static_cast<int>(shared.descriptors[now.second()]);", " row = 0;"),
         ("    store_vector(sums + i * 4, Vector<float, 4>{ {0.0f, 0.0f, 0.0f, 0.0f} });\n", ""),
-        ("at_gradients((steps - ago) % kGradientPlaces)", "at_gradients((steps - ago + 1) % kGradientPlaces)"),
+        (
+            "at_gradients((steps - ago) % kGradientPlaces)",
+            "at_gradients((steps - ago + 1) % kGradientPlaces)",
+        ),
     ],
     ids=["another step's rows", "sums that stay", "another step's dS"],
 )

@@ -274,7 +274,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
 
     @staticmethod
     def _stages_keys(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> bool:
-        """Whether dK has a place of its own in shared memory, so that the next tile's K is loaded meanwhile."""
+        """True if dK has a place of its own in shared memory, so that the next tile's K is loaded meanwhile."""
         return config.passes == 1 and (
             config.warpgroups == "together" or in_chunks(problem.head_dim) <= CHUNK
         )
