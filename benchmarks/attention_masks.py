@@ -6,8 +6,10 @@
 
 Parts: ``masks`` (the issue's sizes, few live blocks of short rows, then drawn ones: other sizes and masks for each
 seed, a mask for each head: independent blocks, blobs, which are runs of neighbouring rows with the same blocks, or each
-row's largest scores), ``whole`` (nothing dead, and causal), ``windows`` (and sinks), ``scores`` (masks made of scores,
-beside the attention that they are for), ``uneven`` (some rows see all keys: left whole, and split over thread blocks).
+row's largest scores), ``long`` (32,768 and 65,536 tokens), ``whole`` (nothing dead, and causal), ``windows`` (and
+sinks), ``scores`` (masks made of scores, beside the attention that they are for), ``uneven`` (some rows see all keys:
+left whole, and split over thread blocks), ``shares`` (blocks of 128 × 128 to 16 × 64 beside our attention where nothing
+is dead, without peers), ``replays`` (a CUDA graph whose mask changes, held against eager calls: all bits are equal).
 
 Parts that tell most come first, and each says how many rows it has and the seconds that they should take. A row that
 the raw file holds of the same commit and seed is not measured again. Exit status 75 says that time was up before all
@@ -16,8 +18,8 @@ rows were measured: the same command goes on.
 Before a row is timed, O and the gradients of what computes the same are held against attention in float32 with the same
 mask, of the first and the last head. All take turns behind a busy queue, with the L2 overwritten before each call;
 times are medians. ``one_pass`` and ``two_passes`` are the forms of our backward pass, launched alone: the second gives
-equal bits. Of a row with a mask dense attention computes what no mask leaves out: the price of ignoring the mask. Raw
-output: ``attention_masks.json.xz``.
+equal bits; those with tiles of one warpgroup are ``_single``. Of a row with a mask dense attention computes what no
+mask leaves out: the price of ignoring the mask. Raw output: ``attention_masks.json.xz``.
 """
 
 from __future__ import annotations
@@ -37,13 +39,18 @@ from torch.nn.attention import SDPBackend, flex_attention, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.attention_checks import flex_implementation
-from benchmarks.attention_passes import passes_of, row_forms
+from benchmarks.attention_passes import STEP, compile_all, passes_of, row_forms
 from benchmarks.attention_rows import (
     CAUSAL,
     FIXED,
+    LONG,
+    REPLAYS,
     ROUNDS,
+    SHARES,
     SHORT,
     TINY,
+    TINY_REPLAYS,
+    TINY_SHARES,
     TINY_SPANS,
     TINY_UNEVEN,
     TOLERANCE,
@@ -51,7 +58,9 @@ from benchmarks.attention_rows import (
     WHOLE,
     WINDOWS,
     Compared,
+    ReplayRow,
     Row,
+    ShareRow,
     SpanRow,
     drawn_rows,
 )
@@ -70,6 +79,9 @@ SECONDS = {  # of a row, by its part, most of which FlexAttention is compiled: o
     "scores": 4.0,
     "windows": 9.0,
     "whole": 2.5,
+    "long": 14.0,
+    "shares": 3.0,
+    "replays": 6.0,
 }
 INCOMPLETE = 75  # exit status of a study that goes on when it is given again
 KEPT = 8  # blocks of each row that live, of those by scores: an eighth of 64
@@ -97,7 +109,7 @@ def by_cudnn(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor
         return scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def drawn_operands(row: Row | SpanRow, place: torch.device, seed: int) -> list[Tensor]:
+def drawn_operands(row: Row | SpanRow | ShareRow | ReplayRow, place: torch.device, seed: int) -> list[Tensor]:
     torch.manual_seed(seed)
     shape = (1, row.heads, row.tokens, row.head_dim)
     return [torch.randn(shape, device=place, dtype=torch.float16) for _ in range(4)]
@@ -202,6 +214,75 @@ def measured_uneven(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
     return found | {"errors": errors, "us": dict(zip(forms, times, strict=True))}
 
 
+def blocks_drawn(
+    row: ShareRow | ReplayRow, block: tuple[int, int], generator: torch.Generator
+) -> BlockMaskTensor:
+    """A mask for each head, of whose blocks a share lives."""
+    sizes = row.heads, ceil_div(row.tokens, block[0]), ceil_div(row.tokens, block[1])
+    live = torch.rand(sizes, device=generator.device, generator=generator) < row.share
+    return BlockMaskTensor.from_blocks(live, block, (row.tokens, row.tokens), density=row.share)
+
+
+def measured_share(row: ShareRow, place: torch.device, seed: int) -> dict[str, Any]:
+    """The error of O, and times in µs: of the forward pass also over the live share of that where nothing is dead."""
+    given, block = drawn_operands(row, place, seed), (row.block_rows, row.block_columns)
+    mask, (q, k, v) = blocks_drawn(row, block, torch.Generator(place).manual_seed(seed)), given[:3]
+    live = float(mask.blocks().float().mean())
+    calls: dict[str, Callable[[], Tensor]] = {
+        "ours": lambda: block_attention(q, k, v, mask),
+        "ours_dense": lambda: block_attention(q, k, v),
+    }
+    right = scaled_dot_product_attention(*(t[:, :1].float() for t in (q, k, v)), attn_mask=mask[0].expand())
+    error = float((calls["ours"]()[:, :1].float() - right).abs().max() / right.abs().max())
+    if not error <= TOLERANCE:
+        raise WrongResultError(f"{row}: the error is {error:.3g} of the largest element")
+    found = asdict(row) | {"live": round(live, 4), "errors": {"ours": error}}
+    if place.type != "cuda":
+        return found
+    forms = calls | (passes_of(given, mask) if min(block) >= STEP else {})
+    times = times_in_turn(list(forms.values()), l2=L2.COLD, rounds=ROUNDS)
+    us = dict(zip(forms, times, strict=True))
+    return found | {"us": us, "over_share": round(us["ours"] / us["ours_dense"] / live, 3)}
+
+
+def measured_replays(row: ReplayRow, place: torch.device, seed: int) -> dict[str, Any]:
+    """Replays of a graph, each with another mask in its buffer, held against eager calls: all bits are equal."""
+    given, block = drawn_operands(row, place, seed), (row.block, row.block)
+    generator = torch.Generator(place).manual_seed(seed)
+    inputs = [tensor.requires_grad_() for tensor in given[:3]]
+    held = blocks_drawn(row, block, generator)
+
+    def step(mask: BlockMaskTensor) -> tuple[Tensor, ...]:
+        out = block_attention(*inputs, mask, causal=True, deterministic=True)
+        return out.detach(), *torch.autograd.grad(out, inputs, given[3])
+
+    replay, results = graph_of(partial(step, held)) if place.type == "cuda" else (lambda: None, None)
+    unequal = 0
+    for _ in range(row.replays):
+        other = blocks_drawn(row, block, generator)
+        held.words.view(torch.int64).copy_(other.words.view(torch.int64))
+        replay()
+        pairs = zip(results or step(held), step(other), strict=True)
+        unequal += not all(torch.equal(replayed, eager) for replayed, eager in pairs)
+    if unequal:
+        raise WrongResultError(f"{row}: {unequal} replays differ from eager calls")
+    return asdict(row) | {"unequal": unequal}
+
+
+def graph_of(step: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+    """The replay of a step's CUDA graph, and the results that it writes."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        results = step()
+    return graph.replay, results
+
+
 Measure = Callable[[Any, torch.device, int], dict[str, Any]]
 
 
@@ -211,9 +292,12 @@ def planned(
     """Yields what measures each row of some parts, the row, and its name in the raw file."""
     of_parts: tuple[tuple[str, Measure, Any], ...] = (
         ("masks", measured, TINY if tiny else (*FIXED, *SHORT)),
+        ("replays", measured_replays, TINY_REPLAYS if tiny else REPLAYS),
+        ("shares", measured_share, TINY_SHARES if tiny else SHARES),
         ("uneven", measured_uneven, TINY_UNEVEN if tiny else UNEVEN),
         ("scores", measured_scores, TINY[:1] if tiny else SHORT),
         ("windows", measured_span, TINY_SPANS[2:] if tiny else WINDOWS),
+        ("long", measured, () if tiny else LONG),
         ("whole", measured_span, TINY_SPANS[:2] if tiny else WHOLE + CAUSAL),
         ("masks", measured, () if tiny else drawn_rows(seed, count)),
     )
@@ -223,7 +307,7 @@ def planned(
                 yield measure, row, {"part": part, "seed": seed + number, **asdict(row)}
 
 
-def told(row: Row | SpanRow, found: dict[str, Any]) -> str:
+def told(row: Row | SpanRow | ShareRow | ReplayRow, found: dict[str, Any]) -> str:
     """A line for a row."""
     sizes = " ".join(f"{name} {value}" for name, value in asdict(row).items() if value)
     times = []
@@ -235,6 +319,7 @@ def told(row: Row | SpanRow, found: dict[str, Any]) -> str:
         f"({found['forward_tflops']} T, {found['backward_tflops']} T)" if "forward_tflops" in found else ""
     )
     live = f"{found['live']:.3f} live" if "live" in found else ""
+    reached += f" {found['over_share']} of the share" if "over_share" in found else ""
     return f"{sizes} {live}: {'; '.join(times)} {reached} {found.get('failed') or ''}"
 
 
@@ -264,6 +349,8 @@ def main(name: str, seed: int, parts: tuple[str, ...], count: int, limit: float,
     for part, own in groupby(plan, lambda planned_row: planned_row[2]["part"]):
         amount = len(list(own))
         click.echo(f"{part}: {amount} rows, some {amount * SECONDS[part]:.0f} s on a GPU")
+    blocks = [row for measure, row, _ in plan if measure is measured_share]
+    compile_all({attended for row in blocks for attended in row.attended}, device)
     for measure, row, key in plan:
         known = next((found for found in earlier if key.items() <= found.items()), None)
         if known is None and time.monotonic() - began + SECONDS[key["part"]] > limit:

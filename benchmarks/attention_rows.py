@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.attention_checks import Attend, attended, largest_errors
+from benchmarks.attention_passes import Attended
 from benchmarks.study import times_in_turn
 from sparsegen.measure.l2 import L2
 
@@ -48,8 +49,45 @@ class SpanRow:
     sinks: int = 0
 
 
+@dataclass(frozen=True)
+class ShareRow:
+    """Heads of tokens × head_dim with a mask of blocks for each of them, beside the same where nothing is dead."""
+
+    heads: int
+    tokens: int
+    head_dim: int
+    block_rows: int
+    block_columns: int
+    share: float
+
+    @property
+    def attended(self) -> tuple[Attended, Attended]:
+        """Attention with the mask, and where nothing is dead."""
+        sizes = self.heads, self.tokens, self.head_dim
+        return Attended(*sizes, (self.block_rows, self.block_columns), self.share), Attended(*sizes)
+
+
+@dataclass(frozen=True)
+class ReplayRow:
+    """Heads of tokens × head_dim in a CUDA graph, whose mask of blocks is another one at each replay."""
+
+    heads: int
+    tokens: int
+    head_dim: int
+    block: int
+    share: float
+    replays: int
+
+
 FIXED = (Row(16, 8192, 128, 128, 0.27), Row(8, 16384, 128, 128, 0.11), Row(16, 8192, 64, 64, 0.26))
 SHORT = (Row(16, 8192, 128, 128, 0.1), Row(16, 8192, 64, 128, 0.1))
+LONG = (Row(8, 32768, 128, 128, 0.25, "largest"), Row(4, 65536, 128, 128, 0.1, "blobs"))
+SHARES = tuple(
+    ShareRow(16, 8192, head_dim, *block, 0.25)
+    for head_dim in (128, 64)
+    for block in ((128, 128), (64, 64), (32, 32), (16, 64))
+)
+REPLAYS = (ReplayRow(8, 1024, 128, 64, 0.3, 1000),)
 WHOLE = tuple(
     SpanRow(heads, tokens, head_dim)
     for head_dim in (128, 64)
@@ -63,10 +101,12 @@ UNEVEN = (
 CAUSAL = tuple(SpanRow(8, tokens, head_dim, True) for head_dim in (128, 64) for tokens in (4096, 16384))
 WINDOWS = tuple(
     SpanRow(8, tokens, 128, True, window, sinks)
-    for tokens in (12288, 32768)
-    for window, sinks in ((512, 0), (1024, 0), (1024, 64))
+    for window, sinks in ((512, 0), (1024, 64), (1024, 0))
+    for tokens in (32768, 12288)
 )
 TINY = (Row(2, 128, 64, 64, 0.5), Row(2, 128, 64, 64, 0.5, "largest"))
+TINY_SHARES = (ShareRow(2, 128, 64, 16, 64, 0.5),)
+TINY_REPLAYS = (ReplayRow(2, 128, 64, 64, 0.5, 3),)
 TINY_UNEVEN = (Row(2, 512, 64, 64, 0.1, "one"),)
 TINY_SPANS = (SpanRow(2, 128, 64), SpanRow(2, 192, 64, True), SpanRow(2, 192, 64, True, 50, 9))
 

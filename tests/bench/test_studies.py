@@ -186,12 +186,12 @@ def test_generation(studies: Studies) -> None:
 
 def test_attention_masks(studies: Studies) -> None:
     rows, output = studies.run("attention_masks", "--tiny")
-    kinds = [row.get("kind", "span") for row in rows]
-    expected = ["independent", "largest", "one", "independent", "span", "span", "span"]
+    kinds = [row.get("kind", "other") for row in rows]
+    expected = ["independent", "largest", "other", "other", "one", "independent", "other", "other", "other"]
     assert kinds == expected and "0.500 live" in output and "uneven: 1 rows, some 5 s on a GPU" in output
     assert all(0 < error < 4e-3 for row in rows for error in row.get("errors", {}).values())
-    assert sum("errors" in row for row in rows) == 6
-    assert rows[2]["errors"].keys() == {"whole", "split"}
+    assert sum("errors" in row for row in rows) == 7 and rows[2]["unequal"] == 0
+    assert rows[4]["errors"].keys() == {"whole", "split"}
 
 
 def test_attention_masks_go_on_where_time_was_up(studies: Studies, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,11 +117,41 @@ def test_gradients_by_tiles_of_one_warpgroup_are_right(
 @pytest.mark.slow
 @pytest.mark.sanitizer
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"passes": 1, "masks": "heads", "order": "tokens", "dtype": "bfloat16"},
+        {"passes": 1, "masks": "nobody", "head_dim": 104, "batch": 2, "kv_heads": 4},
+        {"passes": 1, "masks": "heads", "warpgroups": "single"},
+        {"passes": 2, "masks": "heads", "span": "causal"},
+    ],
+    ids=str,
+)
+def test_helpers_prepare_later_heads_and_round_earlier_ones(
+    options: dict[str, Any], emulator_toolchain: EmulatorToolchain
+) -> None:
+    """Sections are of one head, so that few heads are prepared first, and few are left for consumers to round."""
+    sections = ("constexpr long long kBytes = 24ll << 20;", "constexpr long long kBytes = 1;")
+    usual = {"queries": 130, "kv_heads": 9}
+    test_gradients_are_right(bug=sections, emulator_toolchain=emulator_toolchain, **_split(usual | options))
+
+
+def _split(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of the problem in a dictionary, beside those of the config."""
+    of_config = {name: options.pop(name) for name in ("passes", "warpgroups") if name in options}
+    return {"options": options, **of_config}
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+@pytest.mark.parametrize(
     "bug",
     [
-        ("const int row = static_cast<int>(shared.descriptors[now.second()]);", "const int row = 0;"),
+        (" row = static_cast<int>(shared.descriptors[now.second()]);", " row = 0;"),
         ("    store_vector(sums + i * 4, Vector<float, 4>{ {0.0f, 0.0f, 0.0f, 0.0f} });\n", ""),
-        ("at_gradients((steps - 1) % kGradientPlaces)", "at_gradients(steps % kGradientPlaces)"),
+        (
+            "at_gradients((steps - ago) % kGradientPlaces)",
+            "at_gradients((steps - ago + 1) % kGradientPlaces)",
+        ),
     ],
     ids=["another step's rows", "sums that stay", "another step's dS"],
 )

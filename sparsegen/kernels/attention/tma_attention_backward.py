@@ -136,6 +136,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             "key_block": problem.block.columns if problem.has_mask else TILE,
             "tile": self._tile(problem, config),
             "pairs": self._steps_ahead(problem, config),
+            "stages_keys": self._stages_keys(problem, config),
             "tokens_first": problem.order is TokenOrder.TOKENS,
         }
 
@@ -172,7 +173,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             "counters": COUNTER_BYTES,
             "row_values": 2 * 4 * rows,
             "dq_sums": 4 * rows * in_chunks(problem.head_dim) if config.passes == 1 else 16,
-            "tile_order": 4 * (sum(self._tiles(problem, config)) + problem.batch * problem.kv_heads),
+            "tile_order": 4 * (sum(self._tiles(problem, config)) + 2 * problem.batch * problem.kv_heads),
             "mask_ranks": masks_bytes,
         }
         return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=scratch)
@@ -272,6 +273,13 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         return min(ahead, 2) if config.warpgroups == "single" and columns > CHUNK else ahead
 
     @staticmethod
+    def _stages_keys(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> bool:
+        """True if dK has a place of its own in shared memory, so that the next tile's K is loaded meanwhile."""
+        return config.passes == 1 and (
+            config.warpgroups == "together" or in_chunks(problem.head_dim) <= CHUNK
+        )
+
+    @staticmethod
     def _shared_bytes(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> int:
         ahead, row = (
             TmaAttentionBackward._steps_ahead(problem, config),
@@ -281,7 +289,8 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         held, stages = 2 * tile * row, 2 * ahead * STEP * row
         gradients = 2 * tile * TILE if config.passes == 1 else 0
         notes = max(NOTES_BYTES, rings * ahead * STAGE_NOTES_BYTES)
-        return rings * (held + stages + gradients) + notes
+        staged = tile * row if TmaAttentionBackward._stages_keys(problem, config) else 0
+        return rings * (held + stages + gradients + staged) + notes
 
 
 FAMILY = TmaAttentionBackward()
