@@ -95,22 +95,20 @@ class Decoder:
     @torch.no_grad()
     def __call__(self) -> Tensor:
         cache, sizes = self.cache, self.sizes
-        normed, rotated, gated = fused(self.embedding.device)
+        normed, placed, gated = fused(self.embedding.device)
         x, place = self.embedding[self.token], cache.lengths.long()
         slot = cache.table.gather(1, (place // PAGE)[:, None])[:, 0] * PAGE + place % PAGE
         angles = place[:, None, None] * self.frequencies
-        turns = angles.cos().half(), angles.sin().half()
+        sine = angles.sin().half()
+        turns = angles.cos().half().repeat(1, 1, 2), torch.cat((-sine, sine), dim=-1)
         cache.lengths += 1
         added = torch.zeros_like(x)
         for number in range(sizes.layers):
             layers, k, v = self.blocks[number % len(self.blocks)], cache.k[number], cache.v[number]
             x, inputs = normed(x, added)
             qkv = layers["qkv"](inputs).view(len(x), -1, sizes.head_dim)
-            turned, values = rotated(qkv, *turns, sizes.kv_heads), qkv[:, -sizes.kv_heads :]
-            q = turned[:, None, : sizes.heads].contiguous()
-            k.view(-1, *k.shape[2:]).index_copy_(0, slot, turned[:, sizes.heads :])
-            v.view(-1, *v.shape[2:]).index_copy_(0, slot, values)
-            seen = paged_attention(q, k, v, cache.table, cache.lengths)
+            q = placed(qkv, *turns, slot, k.view(-1, *k.shape[2:]), v.view(-1, *v.shape[2:]))
+            seen = paged_attention(q[:, None], k, v, cache.table, cache.lengths)
             x, inputs = normed(x, layers["out"](seen.view(x.shape)))
             added = layers["down"](gated(layers["gate_up"](inputs)))
         logits = linear(normed(x, added)[1], self.embedding)
@@ -124,12 +122,18 @@ def normed(x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
     return total, rms_norm(total, total.shape[1:])
 
 
-def rotated(qkv: Tensor, cosine: Tensor, sine: Tensor, values: int) -> Tensor:
-    """Queries and keys, without the heads of values behind them, with rotary positions: the halves of each head turned
-    by the angles of their place.
-    """
-    left, right = qkv[:, :-values].chunk(2, dim=-1)
-    return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
+def placed(qkv: Tensor, cosine: Tensor, sine: Tensor, slot: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Queries with rotary positions; keys with theirs, and values, go to their slots of the cache."""
+    queries, keys, values = qkv.split((qkv.shape[1] - 2 * k.shape[1], k.shape[1], k.shape[1]), dim=1)
+    k.index_put_((slot,), rotated(keys, cosine, sine))
+    v.index_put_((slot,), values)
+    return rotated(queries, cosine, sine)
+
+
+def rotated(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """The halves of each head turned by the angles of their place; the left one's sines are negative."""
+    exchanged = heads.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
+    return heads * cosine + exchanged * sine
 
 
 def gated(gate_up: Tensor) -> Tensor:
@@ -140,11 +144,12 @@ def gated(gate_up: Tensor) -> Tensor:
 
 @lru_cache
 def fused(place: torch.device) -> tuple[Callable[..., Any], ...]:
-    """Returns what lies between products, compiled on a GPU."""
-    functions = normed, rotated, gated
+    """Returns what lies between products, compiled on a GPU, to kernels that let the next one begin while they end."""
+    functions = normed, placed, gated
     if place.type != "cuda":
         return functions
-    return tuple(torch.compile(function, dynamic=False, fullgraph=True) for function in functions)
+    options = {"triton.enable_pdl": True}
+    return tuple(torch.compile(f, dynamic=False, fullgraph=True, options=options) for f in functions)
 
 
 def pruned(rows: int, columns: int, sparsity: float, place: torch.device) -> Tensor:

@@ -16,6 +16,9 @@ from sparsegen.operators import Quantization, ScaleGroup, ValueType
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+from torch._functorch.aot_autograd import make_boxed_func  # noqa: E402
+
 from sparsegen.integrations.torch import QuantizedLinear, SparseLinear, SparsePattern  # noqa: E402
 from sparsegen.integrations.torch.pattern import quantized_linear  # noqa: E402
 
@@ -157,3 +160,61 @@ def test_a_trace_has_the_unquantised_values() -> None:
     with torch.no_grad():
         torch.testing.assert_close(program(x), layer(x), rtol=1e-2, atol=1e-2)
         assert torch.equal(layer(x), layer(x))
+
+
+def compiled(layer: nn.Module) -> tuple[Any, list[list[str]]]:
+    """The layer by a compiler that makes no code, and the operators of each graph that this has seen."""
+    seen: list[list[str]] = []
+
+    def compiler(module: Any, _: Any) -> Any:
+        seen.append([str(node.target) for node in module.graph.nodes if node.op == "call_function"])
+        return make_boxed_func(module.forward)
+
+    torch._dynamo.reset()
+    return torch.compile(layer, backend=aot_autograd(fw_compiler=compiler)), seen
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS[2:], ids=str)
+def test_compiled_models_multiply_by_codes(rounding: Quantization) -> None:
+    layer = QuantizedLinear.from_sparse(sparse(), rounding)
+    call, seen = compiled(layer)
+    for shape in ((3, 96), (2, 3, 96), (70, 96)):
+        x = torch.randn(shape).half()
+        with torch.no_grad():
+            assert torch.equal(call(x), layer(x))
+    assert {tuple(graph) for graph in seen} == {("sparsegen.layer_product.default",)}
+    assert layer.why(6).startswith("the codes") and "no kernel multiplies 70 tokens" in layer.why(70)
+    layer.scales.mul_(2)  # scales are data
+    with torch.no_grad():
+        torch.testing.assert_close(call(x), expected(layer, x), rtol=2e-2, atol=2e-2)
+
+
+def test_compiled_copies_are_layers_of_their_own() -> None:
+    layer, x = QuantizedLinear.from_sparse(sparse(), ROUNDINGS[0]), torch.randn(3, 96).half()
+    other, read = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
+    assert len({layer.handle, other.handle, read.handle}) == 3
+    other.scales.mul_(2)
+    del layer
+    with torch.no_grad():
+        for one in (other, read):
+            torch.testing.assert_close(compiled(one)[0](x), expected(one, x), rtol=2e-2, atol=2e-2)
+
+
+def test_compiled_layers_give_gradients_by_their_values() -> None:
+    layer, x = QuantizedLinear.from_sparse(sparse(), ROUNDINGS[0]), torch.randn(3, 96).half()
+    call, seen = compiled(layer)
+    call(x.requires_grad_()).sum().backward()
+    assert x.grad is not None and not any("sparsegen.layer_product.default" in graph for graph in seen)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_compiled_models_have_prepared_layers_as_one_operator(rounded: bool) -> None:
+    layer: SparseLinear = sparse(activation="relu")
+    prepared = (QuantizedLinear.from_sparse(layer, ROUNDINGS[0]) if rounded else layer).prepared(6)
+    call, seen = compiled(prepared)
+    for shape in ((6, 96), (2, 3, 96)):
+        x = torch.randn(shape).half()
+        assert torch.equal(call(x), prepared(x)) and not call(x.requires_grad_()).requires_grad
+    assert {tuple(graph) for graph in seen} == {("sparsegen.layer_product.default",)}
+    with pytest.raises(OperandError, match="expected 6 tokens"):
+        call(torch.randn(5, 96).half())

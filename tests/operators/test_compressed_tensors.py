@@ -67,17 +67,22 @@ def test_packed_words(bits: int, tmp_path: Path) -> None:
     assert found.codes.nnz == np.count_nonzero(given)
 
 
-@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("form", ["dense", "sparse-bitmask", "sparse-24-bitmask"])
 @pytest.mark.parametrize("kind", [ValueType.E4M3, ValueType.INT8])
-def test_single_bytes(kind: ValueType, is_sparse: bool, tmp_path: Path) -> None:
+def test_single_bytes(kind: ValueType, form: str, tmp_path: Path) -> None:
     given = codes(kind)
+    kept = given != 0
+    if form == "sparse-24-bitmask":  # two of every four are stored, be they zeros
+        kept = np.tile(np.arange(K) % 4 < 2, (M, 1))
+        given = np.where(kept, given, 0)
     bits = np.uint16(0x3D00)  # 0.03125 in bfloat16
     stored = kind.to_codes(given) if kind is ValueType.E4M3 else given.astype(np.int8)
     word = "F8_E4M3" if kind is ValueType.E4M3 else "I8"
     tensors = {"weight_scale": ("BF16", np.full((M, 1), bits))}
-    if is_sparse:
-        tensors["compressed"] = (word, stored[given != 0])
-        tensors["bitmask"] = ("U8", np.packbits(given != 0, axis=-1, bitorder="little"))
+    if form != "dense":
+        of_rows = (M, -1) if form == "sparse-24-bitmask" else -1
+        tensors["compressed"] = (word, stored[kept].reshape(of_rows))
+        tensors["bitmask"] = ("U8", np.packbits(kept, axis=-1, bitorder="little"))
         tensors["shape"] = ("I64", np.array([M, K]))
     else:
         tensors["weight"] = (word, stored)

@@ -1,8 +1,8 @@
 """Quantised weights of one module as the package compressed-tensors stores them in a safetensors file.
 
 Formats: ``pack-quantized`` (4 or 8 bits in 32-bit words, the first in the lowest bits), ``float-quantized`` and
-``int-quantized`` (8 bits each), and ``sparse-bitmask`` over such 8-bit codes. Zero points may be packed like weights,
-but along the rows. Weights of zero become zeros of the pattern.
+``int-quantized`` (8 bits each), and ``sparse-bitmask`` and ``sparse-24-bitmask`` over such 8-bit codes. Zero points may
+be packed like weights, but along the rows. Weights of zero become zeros of the pattern.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _codes(path: Path, module: str, own: Mapping[str, TensorEntry]) -> tuple[Val
     if mask.shape != (m, k) or int(mask.sum()) != numbers.size:
         raise MatrixError(f"{module}: its bitmask is not of its {numbers.size} weights", source=path)
     dense = np.zeros((m, k), dtype=np.float32)
-    dense[mask.astype(bool)] = numbers
+    dense[mask.astype(bool)] = numbers.ravel()
     return kind, dense
 
 

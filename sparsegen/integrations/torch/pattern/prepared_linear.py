@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from sparsegen.errors import OperandError
 from sparsegen.integrations.torch.calls.activations import Activation
+from sparsegen.integrations.torch.calls.direct import is_exporting
 from sparsegen.integrations.torch.calls.prepared import Prepared
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
+from sparsegen.integrations.torch.pattern.layer_products import layer_of, layer_product
 from sparsegen.operators import QuantizedSparseOperator, SparseOperator
 from sparsegen.system.device_bound import DeviceBound
 
@@ -18,12 +21,13 @@ class PreparedLinear(DeviceBound, nn.Module):
 
     W is kept as the kernel reads it, and as nothing else: no values, no indices. So there is no state dict; save the
     layer that it was made of. Calls launch one kernel, which a CUDA graph may capture after a first call, and read
-    the bias of that layer.
+    the bias of that layer. To `torch.compile` it is one operator.
 
     Attributes:
         in_features, out_features: see ``torch.nn.Linear``.
         tokens: tokens of a call, over all leading dimensions.
         operator: result of `sparsegen.prepare`: its ``explain()`` describes what runs, and why.
+        handle: names the layer to its operator in compiled models.
     """
 
     instead = "copy or pickle the SparseLinear that it was made of"
@@ -41,6 +45,7 @@ class PreparedLinear(DeviceBound, nn.Module):
         self._bias = bias
         self._activation = activation  # the activation that the kernel leaves out
         self._run = Prepared(operator)
+        self.handle = layer_of.name(self)
 
     @property
     def nbytes(self) -> int:
@@ -54,6 +59,13 @@ class PreparedLinear(DeviceBound, nn.Module):
         Raises:
             OperandError: another number of tokens or features, another dtype or device.
         """
+        if is_dynamo_compiling() and not is_exporting():
+            compiled: Tensor = layer_product(x, [self._bias], self.handle, self.out_features)
+            return compiled
+        return self.product(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """Computes `forward` where nothing traces it."""
         require_tensors(x=x)
         if x.shape[-1:] != (self.in_features,) or x.numel() != self.tokens * self.in_features:
             raise OperandError(

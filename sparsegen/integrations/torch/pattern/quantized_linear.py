@@ -19,10 +19,11 @@ from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
-from sparsegen.integrations.torch.calls.direct import Asked, asked
+from sparsegen.integrations.torch.calls.direct import Asked, asked, is_compiled_inference
 from sparsegen.integrations.torch.calls.either import Compute, chosen
 from sparsegen.integrations.torch.calls.layer_weights import keep_hooks
 from sparsegen.integrations.torch.calls.weight_state import WeightState, unchanged, weight_state
+from sparsegen.integrations.torch.pattern.layer_products import layer_of, layer_product
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
@@ -43,11 +44,11 @@ CALLS = 4  # in a row from Python, as of a model's layers
 class QuantizedLinear(SparseLinear):
     """`SparseLinear` whose values are codes times the scales of their groups, which stay as they are; for inference.
 
-    Few tokens are multiplied by the codes. More than any such kernel takes, other dtypes, and calls that ask for a
-    gradient or a trace are multiplied by the unquantised values, which are worked out of the codes once and kept; so
-    are few tokens where a race at their first call shows that this takes less time. `why` says what runs. A layer that
-    `expands` keeps no unquantised values for many tokens: each call expands the packed codes to a full weight, which a
-    dense product reads and which then goes back to PyTorch's memory.
+    Few tokens are multiplied by the codes, in compiled models too. More than any such kernel takes, other dtypes, and
+    calls that ask for a gradient or an export are multiplied by the unquantised values, which are worked out of the
+    codes once and kept; so are few tokens where a race at their first call shows that this takes less time. `why` says
+    what runs. A layer that `expands` keeps no unquantised values for many tokens: each call expands the packed codes to
+    a full weight, which a dense product reads and which then goes back to PyTorch's memory.
 
     Attributes:
         rounding: types of codes and groups of scales.
@@ -58,6 +59,7 @@ class QuantizedLinear(SparseLinear):
             points; so that a state dict of
             another format is not taken for one of this.
         expands: see above; by default false, as it takes longer than values that are kept.
+        handle: names the layer to its operator in compiled models.
         rounding_error: error of the values' norm, of a layer that `from_sparse` made; else None.
     """
 
@@ -96,6 +98,7 @@ class QuantizedLinear(SparseLinear):
         self.register_buffer("code_format", _format(rounding).to(device=device))
         self.requires_grad_(False)
         self._forget()
+        self.handle = layer_of.name(self)
 
     @classmethod
     def from_sparse(cls, layer: SparseLinear, rounding: Quantization) -> QuantizedLinear:
@@ -257,12 +260,23 @@ class QuantizedLinear(SparseLinear):
                 return part
         cast = autocast_dtype(x)
         given = x if cast is None else x.to(cast)
-        if given.dim() > 1 and given.numel() and asked(given, self.scales, self.bias) is Asked.NOTHING:
-            flat = given.reshape(-1, given.shape[-1]) if given.dim() > 2 else given
+        scales, bias = self.scales, self.bias
+        if asked(given, scales, bias) is Asked.NOTHING:
+            return self.product(given)
+        if given.dim() > 1 and is_compiled_inference(given, scales, bias, casts=cast is not None):
+            weights = [self.codes, scales, self.zero_points, bias]
+            y: Tensor = layer_product(given, weights, self.handle, self.out_features)
+            return y
+        return super().forward(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """Returns the result of a call that asks for nothing else: no gradient and no trace."""
+        if x.dim() > 1 and x.numel():
+            flat = x.reshape(-1, x.shape[-1]) if x.dim() > 2 else x
             compute = self._compute(flat)
             if compute is not None:
                 y = compute(flat)
-                return y if given.dim() == 2 else y.reshape(*given.shape[:-1], self.out_features)
+                return y if x.dim() == 2 else y.reshape(*x.shape[:-1], self.out_features)
         return super().forward(x)
 
     def _compute(self, x: Tensor) -> Compute | None:
@@ -365,6 +379,11 @@ class QuantizedLinear(SparseLinear):
             "_expand": None,
             "_whys": {},
         }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restored: Callable[[dict[str, Any]], None] = super().__setstate__
+        restored(state)
+        self.handle = layer_of.name(self)  # a copy is another layer
 
     def _to_prepare(self, rounding: Quantization | None) -> QuantizedMatrix:
         """
