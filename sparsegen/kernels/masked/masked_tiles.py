@@ -205,7 +205,7 @@ class MaskedTiles(Family[P, C]):
 
     @classmethod
     def _filled_tiles(cls, side: Side, config: MaskedTilesConfig) -> int:
-        """Those that have rows: the last block of a mask may reach beyond the result."""
+        """The number of tiles that have rows: the last block of a mask may reach beyond the result."""
         if config.tile_m >= side.row_block:
             return cls._tiles(side, config)
         return ceil_div(side.rows, config.tile_m) * ceil_div(side.columns, config.tile_n)
