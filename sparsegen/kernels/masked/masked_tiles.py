@@ -110,7 +110,7 @@ class MaskedTiles(Family[P, C]):
     def _has_parts(self, problem: P, config: C, device: Device) -> bool:
         """True if there are multiprocessors for all parts of live tiles, and some steps for each part."""
         side, c = Side.of(problem), config
-        live = self._tiles(side, c) * problem.batch * live_tiles(side, c, problem.density.share)
+        live = self._filled_tiles(side, c) * problem.batch * live_tiles(side, c, problem.density.share)
         return c.parts == 1 or (
             live * c.parts <= device.multiprocessors and 4 * c.parts * c.step <= side.inner
         )
@@ -190,7 +190,7 @@ class MaskedTiles(Family[P, C]):
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
         side, c = Side.of(problem), config
-        tiles = self._tiles(side, c) * problem.batch
+        tiles = self._filled_tiles(side, c) * problem.batch
         shared_bytes = self._shared_bytes(problem, c)
         return tiles_us(problem, side, c, tiles, shared_bytes, device)
 
@@ -202,6 +202,13 @@ class MaskedTiles(Family[P, C]):
         else:
             row_tiles = side.mask_rows * (side.row_block // config.tile_m)
         return row_tiles * ceil_div(side.columns, config.tile_n)
+
+    @classmethod
+    def _filled_tiles(cls, side: Side, config: MaskedTilesConfig) -> int:
+        """The number of tiles that have rows: the last block of a mask may reach beyond the result."""
+        if config.tile_m >= side.row_block:
+            return cls._tiles(side, config)
+        return ceil_div(side.rows, config.tile_m) * ceil_div(side.columns, config.tile_n)
 
     @staticmethod
     def _shared_bytes(problem: P, config: C) -> int:

@@ -28,7 +28,7 @@ from sparsegen.system.integers import ceil_div, round_up
 
 MAX_GRID = 2**31 - 1
 INDEX_BYTES = 4
-BLOCK_US = 1.5  # microseconds of a block beside its steps: its part of the map, and what it stores
+BLOCK_US = 0.6  # microseconds of a block beside its steps: its part of the map, and what it stores
 STORING_LANES = 4  # of a warp, that store filters of one point
 
 
@@ -100,8 +100,8 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
             for tile_n in (16, 32, 64, 128)
             for step in (16, 32, 64)
             for warps_n in (1, 2, 4)
-            for stages in (3, 2)
-            if tile_n <= widest and step <= max(16, min(longest, round_up(p.channels, 16)))
+            for stages in (4, 3, 2)
+            if tile_n <= widest and step <= max(16, min(longest, 2 * p.channels - 1))
         )
         likely = (c for c in some if self.is_worth_trying(p, c, device))
         return self.fastest(p, features, self.with_smallest(p, likely, device), device)
@@ -126,7 +126,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         waiting = waves * (BLOCK_US + taps * steps * self.step_us(p, c, loads, together))
         sectors = p.points * p.filters / (STORING_LANES * (2 if p.filters % 2 == 0 else 1))
         storing = partial_stores_us(sectors, device)
-        return rates.launch_us + START_US + max(computing, gathered, moved, storing, longest, waiting)
+        return rates.launch_us + START_US + math.hypot(computing, gathered, moved, storing, longest, waiting)
 
     @staticmethod
     def _tile_taps(problem: SubmanifoldConv3dProblem, tile_m: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ PITCH_BYTES = 16  # behind each row in shared memory, so that the rows of a frag
 START_US = 3.0
 REACHED = 0.3  # fraction of the tensor cores' rate with gathered rows: on an H200, 64 and 128 channels
 # Fitted to drawn problems on an H200: microseconds until a row has come, mostly from L2, as blocks of other tiles read
-# it too; and those of a warp's product of two fragments, which it loads for it.
-ARRIVED_US, PRODUCT_US = 0.3, 0.006
+# it too (of which further stages hide less than their share: those of 2, 3 and 4 are about as fast); and those of a
+# warp's product of two fragments, which it loads for it.
+ARRIVED_US, PRODUCT_US = 0.22, 0.006
 FLOAT32_PRODUCTS = (
     6  # a product of float32 over one of TF32: three, beside splitting the factors in every warp
 )
@@ -106,7 +108,8 @@ class GatheredTiles(Family[P, C]):
         if dtype is DType.FLOAT32:
             products *= FLOAT32_PRODUCTS
         sharing = max(1.0, threads / WARP * together / SCHEDULERS)  # warps take turns on tensor cores
-        loading = step_us(dtype, loads, threads, c.stages, together, arrived_us=ARRIVED_US)
+        arrived_us = ARRIVED_US / math.sqrt(c.stages - 1)
+        loading = step_us(dtype, loads, threads, 2, together, arrived_us=arrived_us)
         multiplying = PRODUCT_US * products * sharing
         hides = dtype is DType.FLOAT32 and threads >= HIDING_WARPS * WARP
         return loading + multiplying - hides * HIDDEN * min(loading, multiplying)

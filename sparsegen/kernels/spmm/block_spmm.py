@@ -116,7 +116,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
             "epilogue": problem.epilogue.value,
             "divides_k": problem.k % TILE_K == 0,
             "divides_n": problem.n % (config.cluster * config.tile_n) == 0,
-            "aligned_b": True,
+            "vector_b": 16 // problem.dtype.itemsize,
             "pass_columns": _pass_columns(config),
             **batch_constants(problem),
         }

@@ -100,6 +100,7 @@ ADDRESS_REGISTERS = 24  # registers of a thread besides sums and these
 STRIDED_START_US = 1.9
 STRIDED_LINE_CYCLES, STRIDED_SUM_CYCLES = 1.08, 1.7
 STRIDED_NONZERO_CYCLES, STRIDED_FAR_NONZERO_CYCLES = 66.0, 117.0
+STRIDED_LONE_NONZERO_CYCLES = 117.0  # of the longest row, where no other one hides its waits
 STRIDED_LOADS_OF_A = 1.65
 MARGIN = 256  # columns past n that a partial tile may compute addresses for
 
@@ -366,13 +367,13 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         # Rows that follow one another on their threads, or the longest one, which blocks do not share.
         blocks, resident = self._blocks(problem, c, device)
         turns = ceil_div(blocks, resident * device.multiprocessors)
-        longest = max(features.row_max, turns * features.row_mean) / c.row_splits
-        longest *= STRIDED_FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else STRIDED_NONZERO_CYCLES
+        nonzero = STRIDED_FAR_NONZERO_CYCLES if problem.k > MANY_ROWS else STRIDED_NONZERO_CYCLES
+        longest = max(features.row_max * STRIDED_LONE_NONZERO_CYCLES, turns * features.row_mean * nonzero)
         return (
             rates.launch_us
             + STRIDED_START_US
             + problem.batch * work_us(cycles, read, 0.0, device)
-            + longest / rates.clock_mhz
+            + longest / c.row_splits / rates.clock_mhz
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> CsrSpmmConfig:

@@ -13,6 +13,7 @@ from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
 from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits, tiles_in_grid
+from sparsegen.kernels.layouts.loads import widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.mma_spmm_config import (
@@ -177,7 +178,6 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         return area >= (8192 if c.storage == "nonzeros" else 4096) or blocks <= 8 * device.multiprocessors
 
     def constants(self, problem: SpmmProblem, config: MmaSpmmConfig) -> Mapping[str, Value]:
-        chunk = 16 // problem.dtype.itemsize
         rows = problem.layout is Layout.ROW
         return {
             "dtype": problem.dtype.value,
@@ -185,8 +185,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
             "epilogue": problem.epilogue.value,
             "divides_k": problem.k % config.tile_k == 0,
             "divides_n": problem.n % config.tile_n == 0,
-            "aligned_b": (problem.n if rows else problem.k) % chunk == 0,
-            "aligned_c": (problem.n if rows else problem.m) % chunk == 0,
+            "vector_b": widest_vector(problem.n if rows else problem.k, problem.dtype),
+            "vector_c": widest_vector(problem.n if rows else problem.m, problem.dtype),
             **batch_constants(problem),
         }
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.layouts.limits import REGISTERS_PER_MULTIPROCESSOR, resident_blocks
-from sparsegen.kernels.layouts.loads import SECTOR
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, SECTOR, widest_vector
 from sparsegen.kernels.spmm.mma_spmm_config import MmaSpmmConfig
 from sparsegen.kernels.spmm.tensor_tiles import STEP, held_share
 from sparsegen.matrix.features import Features
@@ -31,7 +31,7 @@ class Costs(NamedTuple):
         product: multiples of the tensor cores' time.
         spilled: further multiples of products and steps, by the share of a thread's registers that it lacks.
         load_a, load_b, unaligned: multiples of the L2's time for whole tiles of A, for tiles of B, and more for those
-            that come in single elements.
+            that come in single elements; copies of several take as much less.
         fragment: multiples of the L2's time for what warps read of both tiles in shared memory, and split.
         nonzero_cycles: cycles of a multiprocessor to put a nonzero to its place.
         step_cycles: cycles that a warp waits in each step of an instruction's depth; ``column_cycles`` and
@@ -158,7 +158,8 @@ def modelled_us(
         contiguous, loaded_b = problem.n, b * max(1.0, SECTOR / (c.tile_n * itemsize))
     else:
         contiguous, loaded_b = problem.k, float(b)
-    loaded = (costs.load_b + (costs.unaligned if contiguous * itemsize % 16 else 0.0)) * loaded_b
+    vector = widest_vector(contiguous, problem.dtype)
+    loaded = (costs.load_b + (costs.unaligned / vector if vector * itemsize < LOAD_BYTES else 0.0)) * loaded_b
     rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
     waited = costs.step_cycles
     if is_whole:

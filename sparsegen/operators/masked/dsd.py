@@ -119,6 +119,10 @@ class DsdProblem(MaskedProblem):
         return TensorSpec("y", self.of_batch((self.m, self.n)), self.dtype)
 
     @property
+    def needed_shares(self) -> Mapping[str, float]:
+        return {"x": self.density.share, "w": self.live_columns}
+
+    @property
     def product_sizes(self) -> tuple[int, int, int]:
         return self.m, self.k, self.n
 
@@ -201,6 +205,10 @@ class DsdTransposedProblem(MaskedProblem):
     @property
     def result_layout(self) -> Layout:
         return self.y_layout
+
+    @property
+    def needed_shares(self) -> Mapping[str, float]:
+        return {"x": self.density.share, "d": self.live_rows}
 
     @property
     def product_sizes(self) -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ from sparsegen.errors import ConfigError, MatrixError, OperandError
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, grid
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.matrix.features import Features
+from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.dtype import FLOAT8_CUT, TF32_CUT, DType, WordType
 from sparsegen.operators.base.fields import (
@@ -268,12 +269,28 @@ class MaskedProblem(Problem):
         return words
 
     def cost(self, nnz: int) -> Cost:
-        """Products of live blocks alone; the masked operand by its live blocks, all else once."""
-        itemsize = self.factor_types[0].itemsize
-        whole = self.m * self.k * itemsize * self.batch
-        dense = sum(spec.nbytes for spec in self.operands(nnz)) + self.result(nnz).nbytes - whole
-        live = self.live_elements * self.batch
-        return Cost(flop=2 * live * self.n, bytes=dense + live * itemsize)
+        """Products of live blocks alone; of every operand what these need."""
+        needed = self.needed_shares
+        moved = self.result(nnz).nbytes * needed.get("y", 1.0)
+        moved += sum(spec.nbytes * needed.get(spec.name, 1.0) for spec in self.operands(nnz))
+        return Cost(flop=2 * self.live_elements * self.n * self.batch, bytes=round(moved))
+
+    @property
+    @abstractmethod
+    def needed_shares(self) -> Mapping[str, float]:
+        """The shares of operands and of the result that are expected to be read or written, if not all: rows or columns
+        that meet dead blocks alone are not.
+        """
+
+    @property
+    def live_rows(self) -> float:
+        """The expected share of rows of blocks with any live block."""
+        return any_live(self.density.share, self.mask_layout.columns)
+
+    @property
+    def live_columns(self) -> float:
+        """The expected share of columns of blocks with any live block."""
+        return any_live(self.density.share, self.mask_layout.rows)
 
     def computed_share(self, matrix: CsrMatrix, operands: Mapping[str, Array]) -> float:
         """Live elements of the masks that were drawn over those that are expected; may be above 1."""

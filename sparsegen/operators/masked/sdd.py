@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.operators.base.cost import Cost
 from sparsegen.operators.base.fields import trait
 from sparsegen.operators.base.layout import Layout
 from sparsegen.operators.base.problem import LoneRow
@@ -92,11 +91,10 @@ class SddProblem(MaskedProblem):
     def result(self, nnz: int) -> TensorSpec:
         return TensorSpec("y", self.of_batch((self.m, self.k)), self.dtype, is_updated=self.rest is Rest.KEPT)
 
-    def cost(self, nnz: int) -> Cost:
-        """Products of live blocks alone; the result is written whole, unless its dead blocks are left."""
+    @property
+    def needed_shares(self) -> Mapping[str, float]:
         written = self.density.share if self.rest is Rest.KEPT else 1.0
-        moved = sum(spec.nbytes for spec in self.operands(nnz)) + round(written * self.result(nnz).nbytes)
-        return Cost(flop=2 * self.live_elements * self.n * self.batch, bytes=moved)
+        return {"d": self.live_rows, "w": self.live_columns, "y": written}
 
     @property
     def product_sizes(self) -> tuple[int, int, int]:
