@@ -27,6 +27,7 @@ from benchmarks import (
     study_tables,
     suite_tables,
     uniform_tables,
+    zoo_tables,
 )
 from benchmarks.anchors import peers
 from benchmarks.study import read_document
@@ -104,6 +105,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "masked-products": lambda: masked_tables.products(RESULTS),
     "masked-overview": lambda: overview_tables.masked_products(RESULTS),
     "convolution-overview": lambda: overview_tables.convolutions(RESULTS),
+    "zoo": lambda: zoo_tables.models(DEVICES),
     "networks-overview": lambda: overview_tables.networks(RESULTS),
 }
 FILES = (
