@@ -30,11 +30,12 @@ from wrong_values import (
     TEXTS,
     WHOLE,
     WORD,
+    is_refused_in_words,
 )
 
 import sparsegen
 from sparsegen import api, arguments, masks
-from sparsegen.errors import ConfigError, SparsegenError
+from sparsegen.errors import ConfigError
 from sparsegen.operators import OPERATORS, Field, Problem, fields_of
 from sparsegen.tuning.report import Budget
 
@@ -262,10 +263,9 @@ ROWS |= {
 }
 
 CASES = [
-    pytest.param(row, name, value, id=f"{label}-{name}-{i}")
+    pytest.param(row, name, values, id=f"{label}-{name}")
     for label, row in ROWS.items()
     for name, values in (row.wrong | row.options).items()
-    for i, value in enumerate(values)
 ]
 
 
@@ -295,12 +295,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
-@pytest.mark.parametrize(("row", "name", "value"), CASES)
-def test_wrong_values_are_refused_in_words(row: Row, name: str, value: Any) -> None:
+@pytest.mark.parametrize(("row", "name", "values"), CASES)
+def test_wrong_values_are_refused_in_words(row: Row, name: str, values: tuple[Any, ...]) -> None:
     given = {k: v for k, v in row.good.items() if name != "problem" or k != "n"}
-    with pytest.raises(SparsegenError) as refused:
-        row.call(**given | {name: value})
-    assert len(str(refused.value)) > 10
+    assert not [value for value in values if not is_refused_in_words(row.call, given | {name: value})]
 
 
 @pytest.mark.parametrize("scale", NUMBER)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import numpy as np
+
+from sparsegen.errors import SparsegenError
 
 NUMBER = ("0.5", b"1", [0.5], {}, True, 1j, np.complex64(1), np.ones(2), object(), 10**400)
 WHOLE = (
@@ -53,3 +58,12 @@ ARRAY = (7, "x", None, [1], {}, object(), np.ones(3), np.array([["a"]]))
 FLAG_OR_NONE = tuple(word for word in FLAG if word is not None)
 SIDES = (*WHOLE, 0, (1,), (1, 2, 3), "ab", (1.5, 2))
 MATRIX = (7, "x", None, [1], {}, object(), np.ones(3), np.array([["a"]]))
+
+
+def is_refused_in_words(call: Callable[..., Any], given: Mapping[str, Any]) -> bool:
+    """True if a call with these arguments raises one of our errors, with more than a word."""
+    try:
+        call(**given)
+    except SparsegenError as refused:
+        return len(str(refused)) > 10
+    return False

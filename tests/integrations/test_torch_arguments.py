@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wrong_values import DEVICE, FLAG, NUMBER, PAIR, PLACE, TEXTS, WHOLE, WORD
+from wrong_values import DEVICE, FLAG, NUMBER, PAIR, PLACE, TEXTS, WHOLE, WORD, is_refused_in_words
 
-from sparsegen.errors import SparsegenError
 from sparsegen.operators import Quantization, ValueType
 
 torch = pytest.importorskip("torch")
@@ -91,10 +90,9 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
     "convert, nm": (integration.convert, lambda: {"model": model(), "pattern": "nm"}, {"nm": PAIR}),
 }  # fmt: skip
 CASES = [
-    pytest.param(call, good, name, value, id=f"{label}-{name}-{i}")
+    pytest.param(call, good, name, values, id=f"{label}-{name}")
     for label, (call, good, wrong) in ROWS.items()
     for name, values in wrong.items()
-    for i, value in enumerate(values)
 ]
 
 
@@ -107,20 +105,18 @@ def test_every_parameter_has_wrong_values(label: str) -> None:
     assert parameters.keys() - {"self"} == wrong
 
 
-@pytest.mark.parametrize(("call", "good", "name", "value"), CASES)
+@pytest.mark.parametrize(("call", "good", "name", "values"), CASES)
 def test_wrong_values_are_refused_in_words(
     call: Callable[..., Any],
     good: Callable[[], dict[str, Any]],
     name: str,
-    value: Any,
+    values: tuple[Any, ...],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Any,
 ) -> None:
     monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
     monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    with pytest.raises(SparsegenError) as refused:
-        call(**good() | {name: value})
-    assert len(str(refused.value)) > 10
+    assert not [value for value in values if not is_refused_in_words(call, good() | {name: value})]
 
 
 def test_numpy_numbers_are_as_good() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wrong_values import FLAG, NUMBER, PAIR, SIDES, WHOLE, WORD
+from wrong_values import FLAG, NUMBER, PAIR, SIDES, WHOLE, WORD, is_refused_in_words
 
-from sparsegen.errors import SparsegenError
 from sparsegen.masks import BlockMask
 
 torch = pytest.importorskip("torch")
@@ -344,12 +343,7 @@ ELSEWHERE = {
     "Shipped", "SourcedConv2d", "SparseAttention", "SparseConv2d", "SparseLinear", "convert",
     "load", "masked_sequential", "ship", "ship_operators", "tune_model",
 }  # fmt: skip
-CASES = [
-    pytest.param(label, name, value, id=f"{label}-{name}-{i}")
-    for label, wrong in WRONG.items()
-    for name, values in wrong.items()
-    for i, value in enumerate(values)
-]
+CASES = [(label, name) for label, wrong in WRONG.items() for name in wrong]
 
 
 def function_of(label: str) -> Callable[..., Any]:
@@ -375,8 +369,7 @@ def test_good_values_are_taken(label: str) -> None:
     function_of(label)(**GOOD[label]())
 
 
-@pytest.mark.parametrize(("label", "name", "value"), CASES)
-def test_wrong_values_are_refused_in_words(label: str, name: str, value: Any) -> None:
-    with pytest.raises(SparsegenError) as refused:
-        function_of(label)(**GOOD[label]() | {name: value})
-    assert len(str(refused.value)) > 10
+@pytest.mark.parametrize(("label", "name"), CASES)
+def test_wrong_values_are_refused_in_words(label: str, name: str) -> None:
+    call, good = function_of(label), GOOD[label]
+    assert not [one for one in WRONG[label][name] if not is_refused_in_words(call, good() | {name: one})]

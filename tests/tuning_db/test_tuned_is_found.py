@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from click.testing import CliRunner
@@ -91,21 +92,39 @@ def merged(folder: Path, operator: str, stack: ExitStack) -> Layer:
     return other
 
 
-WAYS: list[Callable[[Path, str, ExitStack], Layer]] = [directly, by_the_reader, exported, merged]
+Way: TypeAlias = Callable[[Path, str, ExitStack], Layer]
 each_operator = pytest.mark.parametrize("operator", list(OPERATORS))
 
 
+def by_ways(*ways: Way) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("way", ways, ids=lambda way: way.__name__)
+
+
+def winners(operator: str) -> dict[Workload, Measurement]:
+    return {asked: measured[0] for asked, measured in recorded(operator).items()}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@by_ways(directly, by_the_reader)
 @each_operator
 def test_what_was_tuned_is_found(
-    way: Callable[[Path, str, ExitStack], Layer],
-    operator: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    way: Way, operator: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING), ExitStack() as stack:
         require_found(way(tmp_path, operator, stack), recorded(operator))
+    assert not caplog.messages
+
+
+@pytest.mark.slow
+@by_ways(exported, merged)
+@each_operator
+def test_what_was_tuned_wins_elsewhere(
+    way: Way, operator: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = winners(operator)
+    with caplog.at_level(logging.WARNING), ExitStack() as stack:
+        layer = way(tmp_path, operator, stack)
+        assert {asked: layer.winner(asked, H100) for asked in known} == known
     assert not caplog.messages
 
 
@@ -114,7 +133,7 @@ def test_what_was_tuned_is_found(
 def test_what_was_tuned_is_found_on_postgres(operator: str, postgres: str) -> None:
     import psycopg
 
-    known = {asked: measured[0] for asked, measured in recorded(operator).items()}
+    known = winners(operator)
     with psycopg.connect(postgres, autocommit=True) as admin:
         admin.execute("CREATE SCHEMA sparsegen_found")
         try:
