@@ -36,12 +36,11 @@ def command(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """List kernel families: tunables with their choices, what must hold, and which matrices suit them.
+    """List kernel families, or tell all of one: tunables with their choices, what must hold, which matrices suit it.
 
     Constraints and requirements are read out for the family's heuristic config for a problem of the given
     sizes (of 1024 for the matrix's, if none are) with equal rows at 10 % density; numbers in them are that config's
-    and that matrix's. Listed are the
-    families of the operators that take the options given.
+    and that matrix's. Listed are the families of the operators that take the options given; --json tells all of each.
     """
     named = None if name is None else kernels.family(name)
     if named is not None and wanted.operator is None:
@@ -55,7 +54,7 @@ def command(
     where = backends.find_device(device)
     described = [describe(family, problems[family.problem_type.operator], where) for family in chosen]
     data = {"device": where.key, "families": described}
-    emit(as_json, data, *(_render(d) for d in described))
+    emit(as_json, data, _list(described) if named is None else _render(described[0]))
 
 
 def _problems(wanted: ProblemOptions) -> dict[str, Problem]:
@@ -110,6 +109,20 @@ def describe(family: AnyFamily, problem: Problem, device: Device) -> Json:
 
 def _as_data(constraints: Iterable[Constraint]) -> list[dict[str, bool | str]]:
     return [{"holds": c.holds, "sentence": c.sentence} for c in constraints]
+
+
+def _list(families: Iterable[Json]) -> RenderableType:
+    """A line for each family below its operator's, and how to see more."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    shown = ""
+    for family in sorted(families, key=lambda one: (list(OPERATORS).index(one["operator"]), one["name"])):
+        operator = family["operator"]
+        if operator != shown:
+            table.add_row(Text(operator, style="bold"), Text(OPERATORS[operator].summary, style="bold"))
+        table.add_row(Text(f"  {family['name']}"), Text(family["summary"]))
+        shown = operator
+    told = "tunables, what must hold, which matrices suit it, and whose idea it is"
+    return Group(table, Text(f"\n`sparsegen families NAME` says all of one: {told}."))
 
 
 def _render(family: Json) -> RenderableType:

@@ -160,7 +160,10 @@ def _fail(
 )
 @click.version_option(__version__, prog_name="sparsegen")
 def cli() -> None:
-    """Tune, record, dispatch and inspect sparse GPU kernels."""
+    """Tune, record, dispatch and inspect sparse GPU kernels.
+
+    Begin with `sparsegen tune --matrix FILE -n 64`; what is missing for it, `sparsegen doctor` says.
+    """
 
 
 def main() -> None:

@@ -27,6 +27,9 @@ import make_api  # noqa: E402
 
 DOCS, FRONT = "docs", "README.md"
 BELOW = "repository"  # where the site has what lies outside of docs/
+BADGE = re.compile(
+    r"^<img [^>]*badge\.svg\">\n\n", re.MULTILINE
+)  # of the place where the repository is hosted
 RESULTS = f"{BELOW}/benchmarks/results/"  # tables of single rows, which would bury what people search for
 BOOSTS = {"glossary.md": 4.0, "notes/": 0.3, f"{BELOW}/": 0.3}  # of places among the answers of a search
 NOTEBOOK = ".ipynb"
@@ -50,7 +53,7 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
     place = page.file.src_uri
     boost = next((value for start, value in BOOSTS.items() if place.startswith(start)), 1.0)
     page.meta["search"] = {"exclude": True} if place.startswith(RESULTS) else {"boost": boost}
-    return relinked(markdown, source_of(place))
+    return relinked(BADGE.sub("", markdown), source_of(place))
 
 
 def start_pages() -> list[str]:

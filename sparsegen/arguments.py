@@ -23,6 +23,8 @@ from sparsegen.errors import ConfigError, SparsegenError
 Error = type[SparsegenError]
 E = TypeVar("E", bound=StrEnum)
 MOST_NEAR = 3  # names that a message asks for
+# How alike they are at least, as `difflib` counts. Words are nearer to each other: float64 is not meant for float16.
+ALIKE, ALIKE_AMONG_WORDS = 0.6, 0.9
 
 _UNITS = {
     "": 1,
@@ -114,18 +116,25 @@ def word(kind: type[E], value: object, name: str, error: Error = ConfigError, *,
             return kind(value)
     except ValueError:
         pass
-    raise _unexpected(value, name, f"none of {', '.join(kind)}{advice}", error)
+    question = _question(value, kind, ALIKE_AMONG_WORDS) if isinstance(value, str) else ""
+    raise _unexpected(value, name, f"none of {', '.join(kind)}{question}{advice}", error)
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """A name that is not known, for a message: which may be meant, and which there are."""
+    names = tuple(known)
+    return f"{name!r}{_question(name, names, ALIKE)}; there are {', '.join(names)}"
+
+
+def _question(name: str, known: Iterable[str], alike: float) -> str:
+    """Asks whether a name near to this one is meant; empty if none is near."""
     import difflib  # only refusals need it
 
-    names, meant = tuple(known), name.lower()
+    names, meant = [str(one) for one in known], name.lower()
     begun = [one for one in names if meant and one.startswith(meant)]
-    near = [meant] if meant in begun else begun[:MOST_NEAR] or difflib.get_close_matches(meant, names, n=1)
-    question = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
-    return f"{name!r}{question}; there are {', '.join(names)}"
+    near = [meant] if meant in begun else begun[:MOST_NEAR]
+    near = near or difflib.get_close_matches(meant, names, n=1, cutoff=alike)
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
 def texts(value: object, name: str, error: Error = ConfigError) -> tuple[str, ...]:

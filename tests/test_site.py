@@ -71,6 +71,13 @@ def test_the_readme_fits_on_a_page() -> None:
     assert len(re.findall(r"^\|---", text, re.MULTILINE)) == 1, "one table"
 
 
+def test_the_badge_is_of_a_workflow_and_stays_out_of_the_site() -> None:
+    text = README.read_text(encoding="utf-8")
+    (workflow,) = re.findall(r'src="\.\./\.\./actions/workflows/(.*)/badge\.svg"', text)
+    assert (ROOT / ".github" / "workflows" / workflow).is_file()
+    assert "badge" not in site().BADGE.sub("", text)
+
+
 def test_a_notebook_is_a_page_with_its_outputs() -> None:
     notebooks = [target for target in site().linked(site().start_pages()) if target.endswith(".ipynb")]
     assert len(notebooks) == 6

@@ -101,6 +101,8 @@ def kind_of(operator: str, problem: Problem | None) -> type[Problem]:
     """The class of the problems that are meant; a problem names it, else an operator's name does."""
     if problem is None:
         return operator_named(operator)
+    if isinstance(problem, int):
+        raise ConfigError(f"problem = {problem} is no Problem; sizes are named, as in n={problem}")
     arguments.instance(problem, Problem, "problem")
     return type(problem)
 

@@ -28,6 +28,7 @@ class PatternName(StrEnum):
 
 BLOCK = (32, 32)  # height and width where none is given
 N_OF_M = (2, 4)  # the pattern of sparse tensor cores
+N_COLON_M = re.compile(r"(\d+):(\d+)")  # how papers write it
 
 BLOCK_PATTERNS = (PatternName.BLOCK, PatternName.BLOCKED_UNIFORM)
 SINGLE_PATTERNS = (PatternName.UNSTRUCTURED, PatternName.NM)  # whose groups are single weights
@@ -71,6 +72,8 @@ class PruneRequest:
         Raises:
             PruningError: an unknown word, a number out of range, or one that does not belong to the pattern.
         """
+        if isinstance(pattern, str) and (found := N_COLON_M.fullmatch(pattern)):
+            raise PruningError(f"pattern = {pattern!r} is written pattern='nm', nm=({found[1]}, {found[2]})")
         name = _word(PatternName, pattern, "pattern")
         by = Score.L2 if score is None else _word(Score, score, "score")
         sparsity = None if sparsity is None else arguments.number(sparsity, "sparsity", PruningError)

@@ -51,6 +51,13 @@ def test_all_families_are_listed(run: Command) -> None:
     assert [f["name"] for f in run.json("families")["families"]] == list(kernels.families())
 
 
+def test_a_list_has_a_line_or_two_for_each(run: Command) -> None:
+    told = run("families", "--operator", "sddmm").output
+    assert told.startswith("sddmm ") and "\n  csr_sddmm " in told and "What must hold" not in told
+    assert "csr_spmm" not in told and "`sparsegen families NAME`" in told
+    assert len(run("families").output.splitlines()) < 4 * len(kernels.families())
+
+
 def test_families_are_those_that_take_the_options(run: Command) -> None:
     def operators(*options: str) -> set[str]:
         return {f["operator"] for f in run.json("families", *options)["families"]}

@@ -190,6 +190,8 @@ def test_wrong_options_are_refused(pattern: Any) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             prepare(pattern, **options)
+    with pytest.raises(ConfigError, match=r"problem = 64 is no Problem; sizes are named, as in n=64$"):
+        prepare(pattern, 64)  # type: ignore[arg-type]
     with pytest.raises(NoVariantError, match="nothing was measured for sddmm m=37 n=52 k=4 float32"):
         sparsegen.prepare(pattern, operator="sddmm", k=4, on_miss="error")
 

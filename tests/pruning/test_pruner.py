@@ -170,6 +170,8 @@ def test_what_cannot_be_ranked_is_refused_with_its_place(bad: float) -> None:
     ("arguments", "message"),
     [
         ({"sparsity": 0.5, "pattern": "diagonal"}, "none of uniform"),
+        ({"sparsity": 0.5, "pattern": "unstructed"}, r"nm \(did you mean 'unstructured'\?\)"),
+        ({"pattern": "2:4"}, r"pattern = '2:4' is written pattern='nm', nm=\(2, 4\)"),
         ({"sparsity": 0.5, "scope": "row"}, "none of global, layer"),
         ({}, "needs a sparsity"),
         ({"sparsity": 90}, r"0\.9 is 90 %"),

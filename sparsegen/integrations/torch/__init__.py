@@ -160,3 +160,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f"{__name__}.{_LATER[name]}")
     return getattr(module, name, module)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
