@@ -173,7 +173,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             "counters": COUNTER_BYTES,
             "row_values": 2 * 4 * rows,
             "dq_sums": 4 * rows * in_chunks(problem.head_dim) if config.passes == 1 else 16,
-            "tile_order": 4 * (sum(self._tiles(problem, config)) + 2 * problem.batch * problem.kv_heads),
+            "tile_order": 4 * (sum(self._tiles(problem, config)) + problem.batch * problem.kv_heads),
             "mask_ranks": masks_bytes,
         }
         return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=scratch)
