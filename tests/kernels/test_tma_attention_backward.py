@@ -119,26 +119,18 @@ def test_gradients_by_tiles_of_one_warpgroup_are_right(
 @pytest.mark.parametrize(
     "options",
     [
-        {"passes": 1, "masks": "heads", "order": "tokens", "dtype": "bfloat16"},
-        {"passes": 1, "masks": "nobody", "head_dim": 104, "batch": 2, "kv_heads": 4},
-        {"passes": 1, "masks": "heads", "warpgroups": "single"},
-        {"passes": 2, "masks": "heads", "span": "causal"},
+        {"masks": "heads", "order": "tokens", "dtype": "bfloat16"},
+        {"masks": "nobody", "head_dim": 104, "batch": 2, "kv_heads": 4},
+        {"masks": "heads", "block": "64x64"},
     ],
     ids=str,
 )
-def test_helpers_prepare_later_heads_and_round_earlier_ones(
-    options: dict[str, Any], emulator_toolchain: EmulatorToolchain
-) -> None:
-    """Sections are of one head, so that few heads are prepared first, and few are left for consumers to round."""
+def test_helpers_round_earlier_heads(options: dict[str, Any], emulator_toolchain: EmulatorToolchain) -> None:
+    """Sections are of one head, so that few heads are left for consumers to round."""
     sections = ("constexpr long long kBytes = 24ll << 20;", "constexpr long long kBytes = 1;")
+    choices = {"warpgroups": "single"} if "block" in options else {}
     usual = {"queries": 130, "kv_heads": 9}
-    test_gradients_are_right(bug=sections, emulator_toolchain=emulator_toolchain, **_split(usual | options))
-
-
-def _split(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of the problem in a dictionary, beside those of the config."""
-    of_config = {name: options.pop(name) for name in ("passes", "warpgroups") if name in options}
-    return {"options": options, **of_config}
+    test_gradients_are_right(1, usual | options, emulator_toolchain, sections, **choices)
 
 
 @pytest.mark.slow
@@ -148,10 +140,7 @@ def _split(options: dict[str, Any]) -> dict[str, Any]:
     [
         (" row = static_cast<int>(shared.descriptors[now.second()]);", " row = 0;"),
         ("    store_vector(sums + i * 4, Vector<float, 4>{ {0.0f, 0.0f, 0.0f, 0.0f} });\n", ""),
-        (
-            "at_gradients((steps - ago) % kGradientPlaces)",
-            "at_gradients((steps - ago + 1) % kGradientPlaces)",
-        ),
+        ("at_gradients((steps - 1) % kGradientPlaces)", "at_gradients(steps % kGradientPlaces)"),
     ],
     ids=["another step's rows", "sums that stay", "another step's dS"],
 )

@@ -38,7 +38,9 @@ STAGE_NOTES_BYTES = 768  # of a pair, where they are many
 COUNTER_BYTES = 64
 FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
 REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.45, (2, 128): 0.65}  # fraction of the tensor cores' rate
+OF_SINGLE = {(1, 64): 0.81, (1, 128): 0.72, (2, 64): 1.0, (2, 128): 0.91}  # of that rate, in tiles of one warpgroup
 PRODUCTS = {1: 5, 2: 7}  # products for each live place
+OF_KEYS = {1: 5, 2: 4}  # of them in tiles of keys
 WIDE_PRODUCTS = 11  # where both warpgroups compute the scores of the same rows
 START_US, TILE_US = 10.0, 3.0
 SHORT_WINDOW = 4 * TILE  # keys of a window, of which tiles of half as many keys compute fewer dead places
@@ -173,7 +175,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             "counters": COUNTER_BYTES,
             "row_values": 2 * 4 * rows,
             "dq_sums": 4 * rows * in_chunks(problem.head_dim) if config.passes == 1 else 16,
-            "tile_order": 4 * (sum(self._tiles(problem, config)) + 2 * problem.batch * problem.kv_heads),
+            "tile_order": 4 * (sum(self._tiles(problem, config)) + problem.batch * problem.kv_heads),
             "mask_ranks": masks_bytes,
         }
         return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=scratch)
@@ -227,13 +229,18 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         rates, passes = device.expected_rates, config.passes
         cost, tiles = problem.cost(0), sum(self._tiles(problem, config))
         columns = in_chunks(problem.head_dim)
-        reached = REACHED[passes, min(columns, NARROW)]
+        reached, tile = REACHED[passes, min(columns, NARROW)], self._tile(problem, config)
+        if config.warpgroups == "single":
+            reached *= OF_SINGLE[passes, columns]
         rate = reached * rates.tensor_products_per_us(problem.dtype)
         computed = PRODUCTS[passes] if columns <= NARROW else WIDE_PRODUCTS
         products = cost.flop / 2 / PRODUCTS[1] * computed * columns / problem.head_dim
-        products *= self._computed(problem, self._tile(problem, config))
+        products *= self._computed(problem, tile)
         rounds = max(1.0, tiles / device.multiprocessors)
         products *= ceil_div(tiles, device.multiprocessors) / rounds if rounds < FEW_ROUNDS else 1.0
+        if problem.band.sinks > 0:  # one tile's keys are seen by all queries
+            longest = problem.group * problem.queries * tile * columns * OF_KEYS[passes]
+            products = max(products, longest * device.multiprocessors)
         sums = 4 * problem.batch * problem.heads * problem.queries * columns if passes == 1 else 0
         moved = (cost.bytes + 2 * sums) / rates.copy_bytes_per_us
         return rates.launch_us + START_US + moved + rounds * TILE_US + products / rate
