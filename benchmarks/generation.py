@@ -144,12 +144,11 @@ def gated(gate_up: Tensor) -> Tensor:
 
 @lru_cache
 def fused(place: torch.device) -> tuple[Callable[..., Any], ...]:
-    """Returns what lies between products, compiled on a GPU, to kernels that let the next one begin while they end."""
+    """Returns what lies between products, compiled on a GPU."""
     functions = normed, placed, gated
     if place.type != "cuda":
         return functions
-    options = {"triton.enable_pdl": True}
-    return tuple(torch.compile(f, dynamic=False, fullgraph=True, options=options) for f in functions)
+    return tuple(torch.compile(function, dynamic=False, fullgraph=True) for function in functions)
 
 
 def pruned(rows: int, columns: int, sparsity: float, place: torch.device) -> Tensor:

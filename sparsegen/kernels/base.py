@@ -71,11 +71,6 @@ class Device:
         )
 
     @property
-    def may_start_early(self) -> bool:
-        """True if kernels may begin while the previous one on the stream still ends."""
-        return self.compute_capability >= (9, 0)
-
-    @property
     def cycles_per_us(self) -> float:
         """Cycles of all multiprocessors together in a microsecond."""
         return self.multiprocessors * self.expected_rates.clock_mhz

@@ -110,8 +110,8 @@ def scratch_words(layout: BlockMaskLayout) -> int:
 
 
 def may_start_early(executor: Executor) -> bool:
-    """See `Device.may_start_early`."""
-    return executor.device.may_start_early
+    """True if kernels may begin while the previous one on the stream still ends."""
+    return executor.device.compute_capability[0] >= 9
 
 
 def as_signed(word: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,10 +14,15 @@ def lasting_zeros(torch: Any, shape: Sequence[int], dtype: Any, place: Any) -> A
         torch: the module.
         dtype, place: of PyTorch.
     """
+    return lasting(torch, lambda: torch.zeros(shape, dtype=dtype, device=place), place)
+
+
+def lasting(torch: Any, make: Callable[[], Any], place: Any) -> Any:
+    """Returns a tensor that a function makes, without gradients, of others on this device; see `lasting_zeros`."""
 
     def made() -> Any:
-        with torch.inference_mode(False):
-            return torch.zeros(shape, dtype=dtype, device=place)
+        with torch.inference_mode(False), torch.no_grad():
+            return make()
 
     def ready() -> Any:
         tensor = made()
@@ -26,6 +31,7 @@ def lasting_zeros(torch: Any, shape: Sequence[int], dtype: Any, place: Any) -> A
 
     if place.type != "cuda" or torch.cuda.is_current_stream_capturing():
         return made()
+    torch.cuda.current_stream(place).synchronize()  # what it reads may be on its way here
     # A compiled model's first call may come while what this thread allocates goes to the pool of a graph to be, which
     # refuses tensors that outlive the call (torch._inductor.cudagraph_trees).
     with ThreadPoolExecutor(1) as other:

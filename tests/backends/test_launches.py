@@ -67,9 +67,8 @@ def test_a_cluster_that_never_fits_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 def test_a_launch_says_how_its_kernel_begins(
     early: bool, together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Early, beside the end of the one before, with shared memory divided alike; or with all blocks at once."""
+    """Early, beside the end of the one before, or with all blocks at once."""
     launched: list[list[tuple[int, int]]] = []
-    preferring: list[bool] = []
 
     def launch(configuration: ctypes.c_void_p, *_: Any) -> int:
         assert configuration.value
@@ -80,16 +79,13 @@ def test_a_launch_says_how_its_kernel_begins(
 
     monkeypatch.setattr(launches, "libcuda", lambda: {"cuLaunchKernelEx": launch})
     kernel: Any = SimpleNamespace(
-        handle=ctypes.c_void_p(7),
-        allow_shared_memory=lambda _: None,
-        allow_cluster=lambda _: None,
-        prefer_shared_memory=lambda: preferring.append(True),
+        handle=ctypes.c_void_p(7), allow_shared_memory=lambda _: None, allow_cluster=lambda _: None
     )
-    given = Launch((3, 1, 1), (64, 1, 1), 1024, starts_early=early, together=together)
+    given = Launch((3, 1, 1), (64, 1, 1), starts_early=early, together=together)
     bound = launches.BoundLaunch(kernel, given, [1])
     bound.launch(0)
     bound.launch(0)
     wanted = [(launches.PROGRAMMATIC_STREAM_SERIALIZATION, 1)] * early + [
         (launches.COOPERATIVE, 1)
     ] * together
-    assert launched == [wanted] * 2 and preferring == [True] * early
+    assert launched == [wanted] * 2

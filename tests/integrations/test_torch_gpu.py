@@ -19,10 +19,12 @@ from torch import nn  # noqa: E402
 
 from sparsegen import masks  # noqa: E402
 from sparsegen.integrations.torch import (  # noqa: E402
+    QuantizedLinear,
     SparseAttention,
     SparseLinear,
     linear,
 )
+from sparsegen.operators import Quantization, ScaleGroup, ValueType  # noqa: E402
 
 # Host time of a call over that of a dense layer in the same process, in inference and with autograd. Hosts differ by a
 # factor of three in microseconds (`benchmarks.host_cost`), and not in this: 0.73 and 1.17 on an H100's, 1.27 by dense
@@ -114,6 +116,19 @@ def test_autocast_and_a_compiled_model() -> None:
             with torch.no_grad():
                 model[0].values -= 0.01 * model[0].values.grad
     assert y.dtype is torch.float16 and model[0].values.grad.dtype is torch.float32
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_codes_in_the_graphs_of_a_compiled_model(prepared: bool) -> None:
+    int4 = Quantization(ValueType.INT4, ScaleGroup.OF_64)
+    layers = [QuantizedLinear.from_sparse(layer(torch.float16, rows=256), int4) for _ in range(2)]
+    model = nn.Sequential(*(one.prepared(4) if prepared else one for one in layers))
+    compiled = torch.compile(model, mode="reduce-overhead", fullgraph=True)
+    x = torch.randn(4, 256, device="cuda", dtype=torch.float16)
+    with torch.no_grad():
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            assert torch.equal(compiled(x).clone(), model(x))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -21,8 +21,7 @@ from sparsegen.kernels.launch import PORTABLE_CLUSTER, Launch
 from sparsegen.kernels.tensor_map import TensorMap
 
 STATIC_SHARED_LIMIT = 48 * 1024
-MAX_DYNAMIC_SHARED_SIZE_BYTES, PREFERRED_SHARED_MEMORY_CARVEOUT = 8, 9  # CUfunction_attribute
-NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14  # likewise
+MAX_DYNAMIC_SHARED_SIZE_BYTES, NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 8, 14  # CUfunction_attribute
 COOPERATIVE, CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION = 2, 4, 6  # CUlaunchAttributeID
 
 
@@ -57,14 +56,6 @@ class CudaKernel:
             status = libcuda().cuFuncSetAttribute(self.handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
             check(status, f"cannot allow {nbytes} bytes of shared memory per block")
             self._dynamic_limit = nbytes
-
-    def prefer_shared_memory(self) -> None:
-        """Have multiprocessors give shared memory all that they can, as their first level of cache does without.
-
-        They change this only when idle: a kernel that wants it otherwise than the one before does not start early.
-        """
-        status = libcuda().cuFuncSetAttribute(self.handle, PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
-        check(status, "cannot prefer shared memory")
 
     def allow_cluster(self, blocks: int) -> None:
         """Take leave for clusters that are larger than portable ones."""
@@ -107,8 +98,6 @@ class BoundLaunch:
         """Fix a launch of a kernel; None and tensor maps stand for what each call brings an address for."""
         kernel.allow_shared_memory(launch.shared_memory_bytes)
         kernel.allow_cluster(launch.persistent_cluster)
-        if launch.starts_early and launch.shared_memory_bytes:
-            kernel.prefer_shared_memory()
         opened = (ctypes.c_uint64 * max(1, sum(argument is None for argument in arguments)))()
         free = iter(range(ctypes.addressof(opened), ctypes.addressof(opened) + ctypes.sizeof(opened), 8))
         cells = [_cell(argument, next(free) if argument is None else 0) for argument in arguments]

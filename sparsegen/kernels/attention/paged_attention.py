@@ -144,7 +144,6 @@ class PagedAttention(Family[PagedAttentionProblem, PagedAttentionConfig]):
             grid=(min(tiles, blocks), 1, 1),
             block=(_threads(problem, config), 1, 1),
             shared_memory_bytes=_shared_bytes(problem, config),
-            starts_early=device.may_start_early,
         )
 
     def heuristic(

@@ -131,7 +131,6 @@ class SparseMma(Family[P, C]):
             grid=(blocks, config.parts, 1),
             block=(LANES * config.warps, 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
-            starts_early=device.may_start_early,
         )
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:

@@ -227,7 +227,6 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
             grid=(sizes["used_blocks"], 1, 1),
             block=(WARP * (config.warps_m * config.warps_k + 1), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
-            starts_early=device.may_start_early,
         )
 
     def analytic_us(

@@ -269,7 +269,6 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             grid=(sizes["used_blocks"], 1, 1),
             block=(self._threads(config), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
-            starts_early=device.may_start_early,
         )
 
     def analytic_us(

@@ -32,6 +32,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.measure.decision import Entrants, decide
 from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType, quantized_as
 from sparsegen.plan.expanded_codes import ExpandedCodes
+from sparsegen.plan.lasting_tensors import lasting
 from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.system.numpy_types import Array
 from sparsegen.tuning_db.records import Task
@@ -196,8 +197,7 @@ class QuantizedLinear(SparseLinear):
             return self._dequantised()
         self._follow()
         if self._values is None:
-            with torch.inference_mode(False), torch.no_grad():
-                self._values = self._dequantised()
+            self._values = lasting(torch, self._dequantised, self.codes.device)
         return self._values
 
     def _dequantised(self) -> Tensor:

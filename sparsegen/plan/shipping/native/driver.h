@@ -27,7 +27,7 @@ struct CuLaunch {
 
 // CUlaunchAttributeID, CUfunction_attribute, CUdevice_attribute
 inline constexpr int kCooperative = 2, kClusterDimension = 4, kProgrammaticStreamSerialization = 6;
-inline constexpr int kMaxDynamicSharedBytes = 8, kPreferredCarveout = 9, kNonPortableClusterAllowed = 14;
+inline constexpr int kMaxDynamicSharedBytes = 8, kNonPortableClusterAllowed = 14;
 inline constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
 
 /// Functions of the driver; each returns a CUresult, 0 for success.

@@ -110,10 +110,6 @@ const Bound& bound(std::size_t number, int device) {
         const Target& target = target_of(launches()[number], capability_of(device));
         auto made = new Bound{nullptr, target.geometry};  // stays as long as the process
         made->function = function_of(*target.code, device, target.geometry.shared_bytes);
-        if (target.geometry.starts_early && target.geometry.shared_bytes > 0) {
-            // Multiprocessors divide their memory anew only when idle: kernels that overlap want it alike.
-            require(driver().func_set_attribute(made->function, kPreferredCarveout, 100), "shared memory");
-        }
         keep_resident(*made);
         place.store(made, std::memory_order_release);
     }
