@@ -69,6 +69,7 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         WindowConvConfig(tile_m=128, tile_n=128, chunk=32, warps_m=2, warps_n=4, resident=2),
         WindowConvConfig(tile_m=128, tile_n=64, chunk=32, warps_m=4, warps_n=2, resident=2),
         WindowConvConfig(tile_m=64, tile_n=64, chunk=32, warps_m=2, warps_n=2, resident=3),
+        WindowConvConfig(tile_m=128, tile_n=32, chunk=16, warps_m=4, warps_n=2, stages=4, resident=2),
         WindowConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=2, resident=2),
         WindowConvConfig(tile_m=128, tile_n=16, chunk=32, warps_m=4, warps_n=1, stages=4),
         WindowConvConfig(tile_m=64, tile_n=16, chunk=16, warps_m=4, warps_n=1, resident=2),
@@ -123,7 +124,7 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         is_float32 = p.dtype is DType.FLOAT32
         products = rounds * c.tile_m * c.tile_n * inner * p.taps
         products *= BESIDE_FRAGMENTS + FRAGMENTS * (c.warps_m / c.tile_m + c.warps_n / c.tile_n)
-        products *= (1 + CHUNK * (64 / c.chunk - 1)) * (UNEVEN if p.mask_of.is_of_input else 1)
+        products *= _narrow(c.chunk) * (UNEVEN if p.mask_of.is_of_input else 1)
         reached = REACHED_FLOAT32 if is_float32 else REACHED
         computing = products / (reached * rates.tensor_products_per_us(p.dtype))
         window = c.tile_m // UNIT_OUTPUTS * window_pixels(p)
@@ -141,9 +142,13 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         return rates.launch_us + START_US + filling + max(computing, loading, moving, waiting)
 
     def fitted(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
-        """The shape with no wider chunks than there are channels; 16 of float32, whose products need more registers."""
-        most = 16 if problem.dtype is DType.FLOAT32 else problem.group_channels
-        return replace(config, chunk=next((n for n in (64, 32) if n <= min(config.chunk, most)), 16))
+        """The shape with the chunk, no wider than there are channels, that should take least with its padding; 16 of
+        float32, whose products need more registers.
+        """
+        channels = problem.group_channels
+        most = 16 if problem.dtype is DType.FLOAT32 else max(16, min(config.chunk, channels))
+        chunks = (n for n in (64, 32, 16) if n <= most)
+        return replace(config, chunk=min(chunks, key=lambda n: round_up(channels, n) * _narrow(n)))
 
     def shared_bytes(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> int:
         """The bytes of two windows, of the stages of weights, of the sums on their way out and of the list of units."""
@@ -152,6 +157,11 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         windows = 2 * c.tile_m // UNIT_OUTPUTS * window_pixels(p) * pitch
         out = 4 * 16 * (min(32, c.tile_n // c.warps_n) + 8) * c.warps_m * c.warps_n
         return windows + c.stages * c.tile_n * pitch + out + list_bytes(p, threads_of(c))
+
+
+def _narrow(chunk: int) -> float:
+    """A factor of the products' time, by the channels of a window."""
+    return 1 + CHUNK * (64 / chunk - 1)
 
 
 FAMILY = WindowConv()

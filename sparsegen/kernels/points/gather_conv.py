@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.loads import partial_stores_us, widest_vector
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, SECTOR, partial_stores_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.points.gathered_tiles import (
@@ -29,7 +29,6 @@ from sparsegen.system.integers import ceil_div, round_up
 MAX_GRID = 2**31 - 1
 INDEX_BYTES = 4
 BLOCK_US = 0.6  # microseconds of a block beside its steps: its part of the map, and what it stores
-STORING_LANES = 4  # of a warp, that store filters of one point
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
             "taps": p.filter_volume.taps,
             "vector_a": vector,
             "vector_b": vector,
-            "even_filters": p.filters % 2 == 0,
+            "vector_y": widest_vector(p.filters, p.dtype),
             "epilogue": p.epilogue.value,
             "a_by_inner": True,
             "b_by_inner": True,
@@ -124,8 +123,8 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         whole, steps = p.filter_volume.taps, along / c.step
         longest = BLOCK_US + whole * steps * self.step_us(p, c, loads, max(1.0, together * taps / whole))
         waiting = waves * (BLOCK_US + taps * steps * self.step_us(p, c, loads, together))
-        sectors = p.points * p.filters / (STORING_LANES * (2 if p.filters % 2 == 0 else 1))
-        storing = partial_stores_us(sectors, device)
+        ends = 2 * p.points * ceil_div(p.filters, c.tile_n)  # of pieces of rows, which fill no sector
+        storing = partial_stores_us(ends, device) if p.filters * p.dtype.itemsize % SECTOR else 0.0
         return rates.launch_us + START_US + math.hypot(computing, gathered, moved, storing, longest, waiting)
 
     @staticmethod
@@ -143,17 +142,17 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         return taps / rows * (rows - alike * (1.0 - live))
 
     def shared_bytes(self, problem: SubmanifoldConv3dProblem, config: GatherConvConfig) -> int:
-        lists = (
-            2 * problem.filter_volume.taps + 1
-        ) * INDEX_BYTES + 32  # bytes of live taps; each begins at 16 bytes
-        return self._dynamic_bytes(problem, config) + lists
+        lists = (2 * problem.filter_volume.taps + 1 + config.tile_m) * INDEX_BYTES
+        return self._dynamic_bytes(problem, config) + lists + 3 * 16  # each list begins at 16 bytes
 
     @staticmethod
     def _dynamic_bytes(problem: SubmanifoldConv3dProblem, config: GatherConvConfig) -> int:
-        """The stages, and the rows of x that the places of a tile read."""
-        row = config.step * problem.dtype.itemsize + PITCH_BYTES
-        sources = problem.filter_volume.taps * config.tile_m * INDEX_BYTES
-        return config.stages * (config.tile_m + config.tile_n) * row + sources
+        """The stages, and the rows of x that the places of a tile read; or rows of the result in their place."""
+        c, size = config, problem.dtype.itemsize
+        row = c.step * size + PITCH_BYTES
+        sources = problem.filter_volume.taps * c.tile_m * INDEX_BYTES
+        results = c.tile_m * (c.tile_n * size + LOAD_BYTES)
+        return max(c.stages * (c.tile_m + c.tile_n) * row + sources, results)
 
     @staticmethod
     def _blocks(problem: SubmanifoldConv3dProblem, config: GatherConvConfig) -> int:
