@@ -16,14 +16,15 @@ SECONDS ?= 60
 GPU_SECONDS ?= 240
 GPU_TESTS = $(shell grep -rl 'pytest.mark.gpu' tests --include='test_*.py')
 TORCH ?= torch==2.13.0
-TORCH_TESTS := tests/integrations tests/matrix/test_formats_torch.py tests/pruning/test_torch.py \
-	tests/plan/test_dense_launcher.py tests/bench/test_studies.py tests/bench/test_torch_baselines.py
+TORCH_TESTS = $(shell grep -rl 'importorskip..torch' tests --include='test_*.py' --exclude-dir=examples)
 
 # Two processes on a machine of two cores, three for test-long; a file's tests stay in one of them, but for variants of
 # the contract tests.
 # What KERNELS=... names keeps what was compiled, for the next ring; TURNS=4 damages four times as many files. (Behind a
-# space pytest would take a folder for a test.)
+# space pytest would take a folder for a test.) RING='not long' leaves out of test-torch and
+# test-examples what test-long runs where PyTorch and Jupyter's kernel are there.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope $(KERNELS:%=--kernels=%) $(TURNS:%=--fuzz-turns=%)
+IN_RING := $(if $(RING),-m '$(RING)')
 
 # What reads, writes and prints: the tests of the machine that the others do not run on.
 MACHINE_TESTS := tests/cli tests/system tests/matrix tests/pruning tests/tuning_db tests/tuning/jobs tests/backends \
@@ -74,10 +75,10 @@ test-gpu: $(READY)
 	$(PYTEST) --maxprocesses 24 -m gpu --gpu-budget $(GPU_SECONDS) $(GPU_TESTS)
 
 test-torch: $(READY_TORCH)
-	$(PYTEST) $(TORCH_TESTS)
+	$(PYTEST) $(IN_RING) $(TORCH_TESTS)
 
 test-examples: $(READY_NOTEBOOKS)
-	$(PYTEST) tests/examples/test_torch_examples.py tests/examples/test_notebooks.py
+	$(PYTEST) $(IN_RING) tests/examples/test_torch_examples.py tests/examples/test_notebooks.py
 
 fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-seconds $(SECONDS)

@@ -38,7 +38,9 @@ def test_the_longest_ring_leaves_nothing_out() -> None:
     assert words[1:3] == ["-m", "pytest"]
     assert not {"-m", "-k", "--ignore", "--deselect", "tests"} & set(words[3:])
     assert recipe("test").replace("'not long'", "long") == recipe("test-long")
-    assert re.search(r"^for target in .*\btest test-long\b", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    ci = (ROOT / ".ci/run").read_text()
+    assert re.search(r"^for target in .*\btest \.venv/ready-notebooks test-long;", ci, re.MULTILINE)
+    assert "RING='not long'" in ci, "test-long has the others, as PyTorch is there"
 
 
 def test_the_shorter_rings_leave_out_what_is_marked() -> None:

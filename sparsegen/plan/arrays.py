@@ -310,11 +310,11 @@ def numpy_type(dtype: ElementType) -> np.dtype[Any]:
     return np.dtype(np.float32) if is_missing else dtype.storage
 
 
-def check_numpy(array: object, spec: TensorSpec) -> Array:
+def check_numpy(array: object, spec: TensorSpec, *, writes: bool = False) -> Array:
     """The array itself when it is as the problem says.
 
     Raises:
-        OperandError: wrong type, shape, dtype or memory order.
+        OperandError: wrong type, shape, dtype or memory order, or read-only although the call ``writes`` to it.
     """
     expected = numpy_type(spec.dtype)
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
@@ -325,6 +325,8 @@ def check_numpy(array: object, spec: TensorSpec) -> Array:
         raise mismatch(spec, "dtype", expected, array.dtype)
     if not array.flags.c_contiguous:
         raise mismatch(spec, "a", "contiguous (row-major) array", f"strides {array.strides}")
+    if writes and not array.flags.writeable:
+        raise mismatch(spec, "a", "writeable array", "a read-only one")
     return array
 
 
@@ -345,6 +347,11 @@ def numpy_caller(target: Target) -> Call:
         executor.overwrite(buffer_of(spec), spec.dtype.to_storage(array))
         return buffers[spec.name]
 
+    def fetched(buffer: Buffer, spec: TensorSpec) -> Array:
+        stored = np.empty(spec.shape, spec.dtype.storage)
+        executor.download(buffer, stored)
+        return spec.dtype.from_storage(stored)
+
     def call(arrays: tuple[Any, ...], out: Any, stream: Any) -> Array:
         if stream is not None:
             raise OperandError(
@@ -353,15 +360,12 @@ def numpy_caller(target: Target) -> Call:
         given = list(zip(arrays, operands, strict=True))
         for array, spec in given:
             if array is not None:
-                check_numpy(array, spec)
+                check_numpy(array, spec, writes=spec.is_written)
             elif spec.name not in target.fixed:
                 raise missing(spec)
-            if array is not None and spec.is_written and not array.flags.writeable:
-                raise mismatch(spec, "a", "writeable array", "a read-only one")
         if out is None:
             out = np.empty(written.shape, numpy_type(written.dtype))
-        elif not check_numpy(out, written).flags.writeable:
-            raise mismatch(written, "a", "writeable array", "a read-only one")
+        check_numpy(out, written, writes=True)
         with turn, executor.entered():
             addresses = [sent(array, spec).address for array, spec in given]
             result = sent(out, written) if written.is_updated else buffer_of(written)
@@ -369,14 +373,10 @@ def numpy_caller(target: Target) -> Call:
             with target.variant.launching:
                 launch(0, *addresses, result.address)
             executor.synchronize()
-            stored = np.empty(written.shape, written.dtype.storage)
-            executor.download(result, stored)
+            out[...] = fetched(result, written)
             for array, spec in given:
                 if array is not None and spec.is_written:
-                    further = np.empty(spec.shape, spec.dtype.storage)
-                    executor.download(buffers[spec.name], further)
-                    array[...] = spec.dtype.from_storage(further)
-        out[...] = written.dtype.from_storage(stored)
+                    array[...] = fetched(buffers[spec.name], spec)
         return out  # type: ignore[no-any-return]
 
     return call

@@ -131,12 +131,12 @@ class DenseCalls(ABC):
             for array, spec in zip(operands, self._operands, strict=True)
         )
         given = None
-        if out is not None and self._result.is_updated:
-            given = self._sent(check_numpy(out, self._result), self._result)
-        computed = self.run(sent, given, None)
         if out is None:
             out = np.empty(self._result.shape, numpy_type(self._result.dtype))
-        check_numpy(out, self._result)[...] = computed.float().cpu().numpy()
+        else:
+            check_numpy(out, self._result, writes=True)
+            given = self._sent(out, self._result) if self._result.is_updated else None
+        out[...] = self.run(sent, given, None).float().cpu().numpy()
         return out  # type: ignore[no-any-return]
 
     def _sent(self, array: Array, spec: TensorSpec) -> object:

@@ -83,6 +83,15 @@ def test_it_computes_what_the_problem_says(problem: MaskedProblem) -> None:
         operator.update_values(given["scale"])
 
 
+def test_a_read_only_out_is_refused() -> None:
+    given = PROBLEMS[0].random_operands(np.random.default_rng(0), 0)
+    out = np.empty(PROBLEMS[0].result(0).shape, np.float32)
+    out.flags.writeable = False
+    operator = sparsegen.prepare(problem=PROBLEMS[0], dense="always")
+    with pytest.raises(OperandError, match="expected a writeable array, got a read-only one"):
+        operator(given["x"], **{name: given[name] for name in given if name != "x"}, out=out)
+
+
 def test_tensors_of_16_bits() -> None:
     problem = DsdProblem(*SIZES, DType.BFLOAT16, BLOCK)
     stored = problem.random_operands(np.random.default_rng(0), 0)

@@ -161,29 +161,32 @@ def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, n
     for name, module in model.named_modules():
         if isinstance(module, parametrize.ParametrizationList):
             continue  # part of the layer
-        if any(is_lazy(p) for p in module.parameters(recurse=False)):
-            yield name, module, "its weight is not initialized yet: call the model once"
-            continue
-        matrices = [p for p in module.parameters(recurse=False) if p.dim() > 1]
-        if not matrices and not parametrize.is_parametrized(module):
-            continue
-        if (why := is_made_of_others(module)) is not None:
+        holder = model.get_submodule(name.rpartition(".")[0])
+        if why := _obstacle(name, module, holder, owners, exclude):
             yield name, module, why
-            continue
-        if not matrices:
-            continue
-        others = sorted({owner for p in matrices for owner in owners[id(p)]} - {name})
-        if not is_convertible(module):
-            yield name, module, _why_not_convertible(module)
-        elif any(fnmatchcase(name, glob) for glob in exclude):
-            yield name, module, "left out by name"
-        elif others:
-            yield name, module, f"its weight belongs to {', '.join(others)} too"
-        elif (bias := module._parameters.get("bias")) is not None and owners[id(bias)] != [name]:
-            tied = sorted(set(owners[id(bias)]) - {name})
-            yield name, module, f"its bias belongs to {', '.join(tied)} too"
-        elif isinstance(holder := model.get_submodule(name.rpartition(".")[0]), READS_WEIGHTS):
-            yield name, module, f"{type(holder).__name__} reads its weight itself"
+
+
+def _obstacle(
+    name: str, module: nn.Module, holder: nn.Module, owners: Mapping[int, list[str]], exclude: Sequence[str]
+) -> str:
+    """Explains why a module's weight cannot be sparse; empty where it can, and where there is no matrix."""
+    own = list(module.parameters(recurse=False))
+    if any(is_lazy(p) for p in own):
+        return "its weight is not initialized yet: call the model once"
+    matrices, bias = [p for p in own if p.dim() > 1], module._parameters.get("bias")
+    if (matrices or parametrize.is_parametrized(module)) and (why := is_made_of_others(module)) is not None:
+        return why
+    if not matrices:
+        return ""
+    if not is_convertible(module):
+        return _why_not_convertible(module)
+    if any(fnmatchcase(name, glob) for glob in exclude):
+        return "left out by name"
+    if others := sorted({owner for p in matrices for owner in owners[id(p)]} - {name}):
+        return f"its weight belongs to {', '.join(others)} too"
+    if bias is not None and (others := sorted({*owners[id(bias)]} - {name})):
+        return f"its bias belongs to {', '.join(others)} too"
+    return f"{type(holder).__name__} reads its weight itself" if isinstance(holder, READS_WEIGHTS) else ""
 
 
 def _why_not_convertible(module: nn.Module) -> str:
