@@ -303,6 +303,7 @@ def test_forms_are_kept_where_the_model_is_faster(
     assert [layer.name for layer in report.converted if layer.activation == "gelu"] == ["up"] * fuses
     assert type(model.act) is (nn.Identity if fuses else nn.GELU)
     assert ("q, k, v read one tensor: one launch" in str(report)) is shares
+    assert "not measured" not in str(report), "the model was timed, and not each of its layers"
     assert ("1 with their activation" in report.summary) is fuses
     assert ("3 in 1 shared launch;" in report.summary) is shares
     told = {layer["name"]: layer for layer in json.loads(json.dumps(report.to_dict()))["converted"]}

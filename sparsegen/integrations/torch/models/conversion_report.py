@@ -157,7 +157,9 @@ class ConversionReport:
             if time.sparse_us is not None:
                 dense = "" if time.dense_us is None else f", dense {time.dense_us:.1f} µs"
                 said.append(f"; {time.sparse_us:.1f} µs{dense} for {n} tokens ({time.source})")
-        return "".join(said) or "; its time was not measured"
+        if not said and self.in_situ is None:  # else the whole model's was
+            return "; its time was not measured"
+        return "".join(said)
 
     def to_dict(self) -> Json:
         """JSON values."""
