@@ -33,8 +33,8 @@ NARROW, TILE, SMALL_TILE = 128, 128, 64  # columns up to which heads are narrow;
 STEP = 64  # queries or keys of a stage, rows of a box
 NARROWER_VALUES = (192, 128)  # columns of Q and K, and of V, in whole chunks, where they differ
 STEPS_AHEAD = {64: 4, 128: 3, 192: 3, 256: 2}  # pairs of stages, by the columns of a row
-NOTES_BYTES = 3 * 1024  # barriers, values of rows, what the producer says of stages
-STAGE_NOTES_BYTES = 768  # of a pair, where they are many
+NOTES_BYTES = 128  # of a ring: barriers, and what the producer says of a tile
+PAIR_NOTES_BYTES = 576  # of a pair of stages: barriers, values of rows, and what the producer says of them
 COUNTER_BYTES = 64
 FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
 REACHED = {(1, 64): 0.44, (1, 128): 0.54, (2, 64): 0.45, (2, 128): 0.65}  # fraction of the tensor cores' rate
@@ -295,9 +295,9 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         tile, rings = TmaAttentionBackward._tile(problem, config), 2 if config.warpgroups == "single" else 1
         held, stages = 2 * tile * row, 2 * ahead * STEP * row
         gradients = 2 * tile * TILE if config.passes == 1 else 0
-        notes = max(NOTES_BYTES, rings * ahead * STAGE_NOTES_BYTES)
         staged = tile * row if TmaAttentionBackward._stages_keys(problem, config) else 0
-        return rings * (held + stages + gradients + staged) + notes
+        notes = NOTES_BYTES + ahead * PAIR_NOTES_BYTES
+        return rings * (held + stages + gradients + staged + notes)
 
 
 FAMILY = TmaAttentionBackward()
