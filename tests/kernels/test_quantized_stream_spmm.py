@@ -12,7 +12,7 @@ from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
-from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
+from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig, partition_of
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import uniform_rows
 from sparsegen.operators import DType, Epilogue, Layout, QuantizedSpmmProblem, ScaleGroup, Symmetry, ValueType
@@ -41,6 +41,18 @@ def test_every_device_has_a_heuristic_for_every_n(name: str, kind: ValueType) ->
             assert "has compute capability 8.9 or later" in broken[0]
         else:
             assert not broken and config.blocks <= device.multiprocessors
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "n", "shape"),
+    [(4096, 4096, 8, (1, 8)), (4096, 4096, 9, (2, 4)), (4096, 14336, 8, (8, 1))],
+)
+def test_short_strips_are_a_block_s_each(rows: int, columns: int, n: int, shape: tuple[int, int]) -> None:
+    problem = QuantizedSpmmProblem(rows, columns, n)
+    features = replace(Features.of(MATRIX), m=rows, k=columns, nnz=rows * columns // 2)
+    config = FAMILY.heuristic(problem, features, H100)
+    assert (config.warps_m, config.warps_k) == shape and config.blocks == 128
+    assert (partition_of(problem, config).groups == 128) == (shape == (1, 8))
 
 
 def test_what_it_does_not_compute_is_said_in_words() -> None:

@@ -30,6 +30,10 @@ MAX_WARPS = 16
 FIRST_WITH_E4M3 = (8, 9)
 LEAST_DENSITY = 1 / 32
 FEW_STEPS = 12  # of a block, below which its warps share rows
+SHORT_WARPS, SHORT = (
+    8,
+    4,
+)  # warps over the columns of a strip, and their steps, with which blocks take whole strips
 UNEVEN = 0.05  # variation of the rows' lengths from which on they are ordered
 START_US = 5.3
 # Fitted on an H200: a multiprocessor's cycles for a weight by the bits of its code, with 8 columns and for each 8 more;
@@ -242,18 +246,25 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     def heuristic(
         self, problem: QuantizedSpmmProblem, features: Features, device: Device
     ) -> QuantizedStreamConfig:
-        """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for."""
+        """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for.
+
+        Short strips of rows, nearly as many as multiprocessors, are a block's each, so that blocks share no sums.
+        """
         order = "balanced" if features.row_cov > UNEVEN else "natural"
         base = QuantizedStreamConfig(row_order=order)
         strips, room = ceil_div(problem.m, TILE), device.multiprocessors
+        is_short = problem.n <= 8 and ceil_div(problem.k, SHORT_WARPS * STEP_COLUMNS) <= SHORT
+        is_timed = is_short and problem.value_type is ValueType.INT4
+        whole = is_timed and strips in BLOCKS and NEARLY_ALL * room <= strips <= room
+        rings = ((16, 4, 4), (8, 2, 4), (8, 2, 2), (8, 1, 2))
         for warps in (8, 4, 2, 1):
-            over_rows = min(warps, 1 << (max(1, strips) - 1).bit_length())
+            over_rows = 1 if whole else min(warps, 1 << (max(1, strips) - 1).bit_length())
             while over_rows > 1 and _partition(problem, over_rows, 1, room).total < FEW_STEPS * room:
                 over_rows //= 2
             columns = max(1, min(warps // over_rows, ceil_div(problem.k, STEP_COLUMNS)))
             over_columns = 1 << (columns.bit_length() - 1)
             blocks = _blocks(_partition(problem, over_rows, over_columns, room).groups, room)
-            for ring, depth, slots in ((16, 4, 4), (8, 2, 4), (8, 2, 2), (8, 1, 2)):
+            for ring, depth, slots in rings[whole:]:
                 config = replace(
                     base,
                     blocks=blocks,
