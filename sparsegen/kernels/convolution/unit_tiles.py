@@ -10,6 +10,7 @@ from typing import TypeVar
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.convolution.masked_convolution import (
+    UNIT,
     UNIT_OUTPUTS,
     MaskedConvolution,
     filter_tiles,
@@ -18,6 +19,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 )
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import SCHEDULERS
+from sparsegen.kernels.layouts.loads import SECTOR, partial_stores_us
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem, Rest
@@ -96,6 +98,21 @@ class UnitTiles(MaskedConvolution[C]):
         issued = STORE_INSTRUCTIONS * warps * config.resident / SCHEDULERS
         waiting = stores * max(STORE_CYCLES, issued) / rates.clock_mhz
         return max(FILLING * dead * problem.result(0).nbytes / rates.copy_bytes_per_us, waiting)
+
+    @staticmethod
+    def storing_us(problem: MaskedConv2dProblem, config: C, device: Device) -> float:
+        """Microseconds of storing to parts of sectors: a unit's piece of a row, or a tile's of a pixel, fills none or
+        begins within one.
+        """
+        p, size = problem, problem.dtype.itemsize
+        if p.layout.has_planes:
+            piece, row = UNIT * size, p.out_width * size
+        else:
+            piece, row = min(config.tile_n, p.filters // p.groups.count) * size, p.filters * size
+        if piece % SECTOR == row % SECTOR == 0:
+            return 0.0
+        stored = p.result(0).nbytes * (1.0 if p.rest is Rest.FILLED else live_share(p))
+        return partial_stores_us(stored / piece * (piece / SECTOR + (row % SECTOR != 0)), device)
 
     def together(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
         """Expected thread blocks that a multiprocessor runs at once, of those that have a round."""
