@@ -155,7 +155,7 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         waiting = self.rounds_of_block(p, c, device) * of_round
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
         filling = self.filling_us(p, c, device, self._stored(p))
-        beside = filling + self.storing_us(p, c, device)
+        beside = filling + self.storing_us(p, c, device) + self.listing_us(p, c)
         return rates.launch_us + START_US + beside + max(computing, loading, moving, waiting)
 
     @staticmethod
