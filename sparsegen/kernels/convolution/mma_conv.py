@@ -28,7 +28,7 @@ MOST_COPIES = 32  # copies of a thread in a step
 FIRST_PIXEL_BYTES = 16  # bytes for each output in shared memory: the position where its first tap reads
 # Fitted to an H200: microseconds beside the products; the share of the tensor cores' rate that float32 reaches; and
 # what reading tiles from L2 takes over what the bytes would, which bounds 16-bit elements.
-START_US, REACHED, LOADED = 13.0, 0.28, 1.7
+START_US, REACHED, LOADED = 10.0, 0.28, 1.7
 NARROW = 1.5  # the same for copies of fewer than 8 bytes
 # Of pixels in planes, fitted to drawn problems on an H200: microseconds until a load has come; those in which a thread
 # goes to the next place of the contraction; those of a fragment of pixels, and of a warp's product of two fragments.
@@ -155,7 +155,8 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         waiting = self.rounds_of_block(p, c, device) * of_round
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
         filling = self.filling_us(p, c, device, self._stored(p))
-        return rates.launch_us + START_US + filling + max(computing, loading, moving, waiting)
+        beside = filling + self.storing_us(p, c, device) + self.listing_us(p, c)
+        return rates.launch_us + START_US + beside + max(computing, loading, moving, waiting)
 
     @staticmethod
     def _step_of_planes_us(

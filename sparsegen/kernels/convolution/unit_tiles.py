@@ -10,17 +10,20 @@ from typing import TypeVar
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.convolution.masked_convolution import (
+    UNIT,
     UNIT_OUTPUTS,
     MaskedConvolution,
     filter_tiles,
+    has_whole_units,
     live_share,
     units_of,
 )
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import SCHEDULERS
+from sparsegen.kernels.layouts.loads import SECTOR, partial_stores_us
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.matrix.features import Features
-from sparsegen.operators import MaskedConv2dProblem, Rest
+from sparsegen.operators import MaskedConv2dProblem, MaskOf, Rest
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
@@ -30,6 +33,8 @@ FILLING = 1.6
 # Instructions of a store that fills, by its SASS, and cycles to a warp's next one. Of 35 instructions, as before, it
 # took 65 cycles on an H200 (one warp filled 17 units in 40 µs); the shorter one has not been measured.
 STORE_INSTRUCTIONS, STORE_CYCLES = 12, 22
+# Units of a word, and microseconds in which a warp looks at the blocks of all of them: 15 images of 24 words, H200.
+WORD_UNITS, LISTED_US = 32, 0.69
 
 
 class UnitTilesConfig(Config):
@@ -96,6 +101,32 @@ class UnitTiles(MaskedConvolution[C]):
         issued = STORE_INSTRUCTIONS * warps * config.resident / SCHEDULERS
         waiting = stores * max(STORE_CYCLES, issued) / rates.clock_mhz
         return max(FILLING * dead * problem.result(0).nbytes / rates.copy_bytes_per_us, waiting)
+
+    @staticmethod
+    def listing_us(problem: MaskedConv2dProblem, config: C) -> float:
+        """Microseconds in which each block counts the live units of all images, a warp those of a word; few where
+        blocks of a mask of outputs are whole units, as a thread then finds a word's from one of the mask.
+        """
+        p = problem
+        if p.mask_of is MaskOf.OUTPUT and has_whole_units(p):
+            return 0.0
+        words = p.batch * ceil_div(p.out_height, UNIT) * ceil_div(ceil_div(p.out_width, UNIT), WORD_UNITS)
+        return LISTED_US * words * WARP / threads_of(config)
+
+    @staticmethod
+    def storing_us(problem: MaskedConv2dProblem, config: C, device: Device) -> float:
+        """Microseconds of storing to parts of sectors: a unit's piece of a row, or a tile's of a pixel, fills none or
+        begins within one.
+        """
+        p, size = problem, problem.dtype.itemsize
+        if p.layout.has_planes:
+            piece, row = UNIT * size, p.out_width * size
+        else:
+            piece, row = min(config.tile_n, p.filters // p.groups.count) * size, p.filters * size
+        if piece % SECTOR == row % SECTOR == 0:
+            return 0.0
+        stored = p.result(0).nbytes * (1.0 if p.rest is Rest.FILLED else live_share(p))
+        return partial_stores_us(stored / piece * (piece / SECTOR + (row % SECTOR != 0)), device)
 
     def together(self, problem: MaskedConv2dProblem, config: C, device: Device) -> float:
         """Expected thread blocks that a multiprocessor runs at once, of those that have a round."""

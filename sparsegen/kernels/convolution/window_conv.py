@@ -139,7 +139,8 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         of_window = step_us(p.dtype, looked_at, threads, p.taps + 1, together)
         waiting = self.rounds_of_block(p, c, device) * chunks * (p.taps * of_tap + of_window)
         filling = self.filling_us(p, c, device, widest_vector(p.filters // p.groups.count, p.dtype))
-        return rates.launch_us + START_US + filling + max(computing, loading, moving, waiting)
+        beside = filling + self.storing_us(p, c, device) + self.listing_us(p, c)
+        return rates.launch_us + START_US + beside + max(computing, loading, moving, waiting)
 
     def fitted(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> WindowConvConfig:
         """The shape with the chunk, no wider than there are channels, that should take least with its padding; 16 of

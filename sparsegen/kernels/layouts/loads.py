@@ -20,6 +20,9 @@ LINE_BYTES, SECTOR = 128, 32  # of global memory that L1 holds together, and tha
 # Time of storing a part of a sector over that of reading one from L2: 77,000 rows of 159 elements of 2 bytes on an
 # H200, four of which a request of a warp stored.
 STORED = 2.8
+# The same of a sector whose parts two thread blocks store: 5,504 rows of 3,518 elements of 2 bytes in tiles of 64, and
+# 77,000 of 159 in tiles of 128, on an H200.
+DIVIDED = 14.0
 
 
 def step_us(
@@ -52,6 +55,12 @@ def step_us(
 def partial_stores_us(sectors: float, device: Device) -> float:
     """Estimates microseconds of storing to parts of sectors, one request each."""
     return STORED * sectors * SECTOR / device.l2_bytes_per_us
+
+
+def divided_sectors_us(rows: float, row_bytes: int, pieces: int, device: Device) -> float:
+    """Estimates microseconds of storing the sectors at the ends of pieces of rows, one of a thread block each."""
+    ends = 2 * rows * pieces if row_bytes % SECTOR else 0.0
+    return DIVIDED * ends * SECTOR / device.l2_bytes_per_us
 
 
 @lru_cache(maxsize=1024)  # a search asks for each of its configs

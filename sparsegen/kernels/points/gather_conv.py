@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.loads import LOAD_BYTES, SECTOR, partial_stores_us, widest_vector
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, divided_sectors_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.points.gathered_tiles import (
@@ -99,7 +99,7 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
             for tile_n in (16, 32, 64, 128)
             for step in (16, 32, 64)
             for warps_n in (1, 2, 4)
-            for stages in (4, 3, 2)
+            for stages in (3, 4, 2)
             if tile_n <= widest and step <= max(16, min(longest, 2 * p.channels - 1))
         )
         likely = (c for c in some if self.is_worth_trying(p, c, device))
@@ -123,8 +123,8 @@ class GatherConv(GatheredTiles[SubmanifoldConv3dProblem, GatherConvConfig]):
         whole, steps = p.filter_volume.taps, along / c.step
         longest = BLOCK_US + whole * steps * self.step_us(p, c, loads, max(1.0, together * taps / whole))
         waiting = waves * (BLOCK_US + taps * steps * self.step_us(p, c, loads, together))
-        ends = 2 * p.points * ceil_div(p.filters, c.tile_n)  # of pieces of rows, which fill no sector
-        storing = partial_stores_us(ends, device) if p.filters * p.dtype.itemsize % SECTOR else 0.0
+        pieces = ceil_div(p.filters, c.tile_n)
+        storing = divided_sectors_us(p.points, p.filters * p.dtype.itemsize, pieces, device)
         return rates.launch_us + START_US + math.hypot(computing, gathered, moved, storing, longest, waiting)
 
     @staticmethod

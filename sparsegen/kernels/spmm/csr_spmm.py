@@ -20,7 +20,7 @@ from sparsegen.kernels.layouts.limits import (
     resident_blocks,
     tiles_in_grid,
 )
-from sparsegen.kernels.layouts.loads import LINE_BYTES, indices_fit, widest_vector
+from sparsegen.kernels.layouts.loads import LINE_BYTES, divided_sectors_us, indices_fit, widest_vector
 from sparsegen.kernels.layouts.padding import stored_values
 from sparsegen.kernels.layouts.rows import align_rows, order_rows
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -345,6 +345,7 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
             rates.launch_us
             + costs.start_us
             + problem.batch * work_us(cycles, read, moved * problem.n * itemsize, device)
+            + divided_sectors_us(problem.batch * problem.m, problem.n * itemsize, tiles, device)
             + (chain / c.row_splits + turns * costs.turn) / rates.clock_mhz
         )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.layouts.limits import REGISTERS_PER_MULTIPROCESSOR, resident_blocks
-from sparsegen.kernels.layouts.loads import LOAD_BYTES, SECTOR, widest_vector
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, SECTOR, divided_sectors_us, widest_vector
 from sparsegen.kernels.spmm.mma_spmm_config import MmaSpmmConfig
 from sparsegen.kernels.spmm.tensor_tiles import STEP, held_share
 from sparsegen.matrix.features import Features
@@ -156,8 +156,10 @@ def modelled_us(
     a, b = c.tile_m * c.tile_k * itemsize, c.tile_n * c.tile_k * itemsize  # bytes of their tiles
     if problem.layout is Layout.ROW:
         contiguous, loaded_b = problem.n, b * max(1.0, SECTOR / (c.tile_n * itemsize))
+        lines, line, of_tile = problem.m, problem.n, c.tile_n  # of C, as they lie in memory
     else:
         contiguous, loaded_b = problem.k, float(b)
+        lines, line, of_tile = problem.n, problem.m, c.tile_m
     vector = widest_vector(contiguous, problem.dtype)
     loaded = (costs.load_b + (costs.unaligned / vector if vector * itemsize < LOAD_BYTES else 0.0)) * loaded_b
     rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
@@ -186,6 +188,7 @@ def modelled_us(
         + costs.start_us
         + costs.element_cycles * each * c.tile_m * c.tile_n * c.warps_k / clock
         + costs.move * moved / rates.copy_bytes_per_us
+        + divided_sectors_us(problem.batch * lines, line * itemsize, ceil_div(line, of_tile), device)
         + math.hypot(tiles * work_us, chain * wait_us)
     )
 
