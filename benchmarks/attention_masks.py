@@ -232,7 +232,8 @@ def measured_share(row: ShareRow, place: torch.device, seed: int) -> dict[str, A
         "ours": lambda: block_attention(q, k, v, mask),
         "ours_dense": lambda: block_attention(q, k, v),
     }
-    right = scaled_dot_product_attention(*(t[:, :1].float() for t in (q, k, v)), attn_mask=mask[0].expand())
+    one = [tensor[:, :1].float() for tensor in (q, k, v)]
+    right = scaled_dot_product_attention(one[0], one[1], one[2], attn_mask=mask[0].expand())
     error = float((calls["ours"]()[:, :1].float() - right).abs().max() / right.abs().max())
     if not error <= TOLERANCE:
         raise WrongResultError(f"{row}: the error is {error:.3g} of the largest element")
@@ -253,7 +254,8 @@ def measured_replays(row: ReplayRow, place: torch.device, seed: int) -> dict[str
     held = blocks_drawn(row, block, generator)
 
     def step(mask: BlockMaskTensor) -> tuple[Tensor, ...]:
-        out = block_attention(*inputs, mask, causal=True, deterministic=True)
+        q, k, v = inputs
+        out = block_attention(q, k, v, mask, causal=True, deterministic=True)
         return out.detach(), *torch.autograd.grad(out, inputs, given[3])
 
     replay, results = graph_of(partial(step, held)) if place.type == "cuda" else (lambda: None, None)

@@ -45,7 +45,10 @@ class Attended:
     @classmethod
     def of(cls, q: Tensor, mask: BlockMaskTensor | None, span: Span = ALL_KEYS) -> Attended:
         """Heads as Q has them, 1 × heads × tokens × head_dim."""
-        return cls(*q.shape[1:], *((mask.block, mask.density) if mask is not None else ()), span=span)
+        _, heads, tokens, head_dim = q.shape
+        if mask is None:
+            return cls(heads, tokens, head_dim, span=span)
+        return cls(heads, tokens, head_dim, mask.block, mask.density, span)
 
     def problem(self, kind: type[Asked]) -> Asked:
         """The forward or backward problem."""
@@ -72,7 +75,7 @@ class Attended:
             }
         return configs
 
-    def usual(self, device: Device) -> Config:
+    def usual(self, device: Device) -> Any:
         """The heuristic config of the forward pass."""
         problem = self.problem(BlockAttentionProblem)
         features = problem.features(problem.without_pattern)

@@ -99,7 +99,7 @@ RIGHT = {
                 "column",
             ),
             "no row's sum": ("kUnshifted, -delta.element[i])", "kUnshifted, 0.0f)"),
-            "dS of the step before": ("at_gradients((steps - 1) %", "at_gradients((steps - 2) %"),
+            "dS of the step before": ("at_gradients((steps - ago) %", "at_gradients((steps - ago - 1) %"),
             "a step's sums left out": ("add_query_sums(dq, row, static_cast<int>(warpgroup));", ""),
             "dead parts that count": ("is_dead || key >= shape.keys ? -1", "key >= shape.keys ? -1"),
             "no end of the band": ("key < band.sinks ? 64 : key - band.least - column", "64"),
