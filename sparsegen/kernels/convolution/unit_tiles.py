@@ -104,8 +104,8 @@ class UnitTiles(MaskedConvolution[C]):
 
     @staticmethod
     def listing_us(problem: MaskedConv2dProblem, config: C) -> float:
-        """Microseconds in which each block counts the live units of all images, a warp those of a word; few where
-        blocks of a mask of outputs are whole units, as a thread then finds a word's from one of the mask.
+        """Microseconds in which each thread block counts the live units, a warp those of a word; few where blocks of a
+        mask of outputs are whole units, as a thread then finds a word's from one of the mask.
         """
         p = problem
         if p.mask_of is MaskOf.OUTPUT and has_whole_units(p):

@@ -51,6 +51,9 @@ UNEVEN = 2.2  # standard deviations by which the longest row of the mask is long
 # Further multiples of a step's time, by the share of a thread's registers that it lacks; and by how much the compiler
 # can lower its need.
 SPILLED, SAVED = 3.0, 1.2
+# Of a row of the mask that shares a tile of a factor with others: what a step's work takes more; and microseconds in
+# which a step of each is found.
+MERGED, FOUND_US = 0.03, 0.03
 
 
 class Times(NamedTuple):
@@ -154,6 +157,9 @@ def tiles_us(
     parts = [idle * begun, idle * multiplied, written + of_warp * read]
     alone = (max(parts) if warps > SCHEDULERS else sum(parts)) / rates.clock_mhz
     wait = max(ARRIVAL_US / (c.stages - 1), alone)
+    if not side.samples:
+        work *= 1 + MERGED * (mask_rows - 1)
+        wait += FOUND_US * mask_rows
     if any(factor.vector * size < LEAST_ASYNC for factor in factors):  # by way of registers
         wait += ARRIVAL_US
     needed = registers_of(side, c, of_thread)
