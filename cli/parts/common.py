@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import click
@@ -146,9 +147,16 @@ def asked_db_option(function: F) -> F:
 
 def _noted_if_missing(ctx: click.Context, _: click.Parameter, db: str | None) -> str | None:
     path = None if db is None else Location.parse(db).path
-    if path is not None and not path.exists() and not ctx.meta.get("sparsegen.json"):
+    if path is not None and _is_missing(path) and not ctx.meta.get("sparsegen.json"):
         click.echo(f"There is no database at {path}: what comes with sparsegen is asked alone.", err=True)
     return db
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        return not path.exists()
+    except OSError:  # whoever opens it says why
+        return False
 
 
 def deterministic_option(function: F) -> F:

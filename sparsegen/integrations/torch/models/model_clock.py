@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from sparsegen import arguments
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.measure.l2 import L2
@@ -26,11 +27,9 @@ class CompileMode(StrEnum):
     MAX_AUTOTUNE_NO_CUDAGRAPHS = "max-autotune-no-cudagraphs"
 
     @classmethod
-    def parse(cls, mode: str | None) -> CompileMode | None:
-        """Raises OperandError for an unknown word."""
-        if mode is None or mode in set(cls):
-            return None if mode is None else cls(mode)
-        raise OperandError(f"compile_mode: expected one of {', '.join(cls)}, or None, got {mode!r}")
+    def parse(cls, mode: CompileMode | str | None) -> CompileMode | None:
+        """Raises OperandError for a word that is none of these; None of None."""
+        return None if mode is None else arguments.word(cls, mode, "compile_mode", OperandError)
 
 
 ROUNDS = 11  # rounds of both arrangements in turn

@@ -269,7 +269,8 @@ class SparseLinear(PatternModule):
         self._describe()
 
     def _describe(self) -> None:
-        """Have traces read this layer as it is now."""
+        """Have calls and traces read this layer as it is now: a trace reads no object of it (`TracedAs`)."""
+        self._is_shared = self._shared is not None
         self._traced_as = traced_as(self.pattern, self.out_features, self._activation.value, self._shared)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -297,11 +298,8 @@ class SparseLinear(PatternModule):
             raise no_tensor(x, "x")
         if x.is_nested:
             return self._of_nested(x)
-        if is_dynamo_compiling():
-            traced = self._traced(x)
-            if traced is not None:
-                return traced
-        if self._shared is not None:
+        if self._is_shared and (self._traced_as is None or not is_dynamo_compiling()):
+            assert self._shared is not None
             part = self._shared(x)
             if part is not None:
                 return part
@@ -321,20 +319,14 @@ class SparseLinear(PatternModule):
         what = asked(x, values, bias)
         if what is Asked.NOTHING and x.dim() > 1:
             return linear_at_once(x, values, bias, self.pattern, self._activation, casts=casts)
+        layer = self._traced_as if what is Asked.MORE and x.dim() > 1 else None
+        if layer is not None and is_compiled_inference(x, values, bias, casts=casts):
+            return compiled_linear(x, values, bias, layer, casts=casts)
         if casts:
             values, bias = values.to(x.dtype), None if bias is None else bias.to(x.dtype)
         if x.dim() > 1:
             return linear_asked(what, x, values, bias, self.pattern, self._activation)
         return linear(x[None], values, self.pattern, bias, self._activation)[0]
-
-    def _traced(self, x: Tensor) -> Tensor | None:
-        """The result in a graph of `torch.compile` without gradients; None in any other."""
-        layer, values, bias = self._traced_as, self.values, self.bias
-        dtype = autocast_dtype(x) if is_any_autocast() else None
-        casts = dtype is not None
-        if layer is None or x.dim() < 2 or not is_compiled_inference(x, values, bias, casts=casts):
-            return None
-        return compiled_linear(x if dtype is None else x.to(dtype), values, bias, layer, casts=casts)
 
     def _of_nested(self, x: Tensor) -> Tensor:
         """Multiplies a jagged nested tensor, whose rows are one product; the result has its lengths."""
