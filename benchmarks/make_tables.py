@@ -108,10 +108,11 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "zoo": lambda: zoo_tables.models(DEVICES),
     "networks-overview": lambda: overview_tables.networks(RESULTS),
 }
+# Tables that are too long for a page.
 FILES = (
     *("lists", "sddmm", "uniform", "decode-n8", "decode-n32", "decode-strips", "softmax", "attention"),
     "masked-products",
-)  # those that are too long for a page
+)
 # Suites whose rows stand in tables of their own.
 OWN_TABLES = convolution_tables.SUITE, masked_tables.SUITE, "attention", "sddmm", "softmax"
 

@@ -28,10 +28,8 @@ from sparsegen.integrations.torch import ConversionReport, convert
 from sparsegen.tuning_db.records import Called
 
 CPU = "cpu"  # PyTorch's products alone
-FAR = {
-    torch.float16: 0.02,
-    torch.float32: 1e-4,
-}  # of the largest number of a dense result, behind many layers
+# Shares of the largest number of a dense result, behind many layers.
+FAR = {torch.float16: 0.02, torch.float32: 1e-4}
 SECONDS = 300.0  # most that a step may take
 WARM_UP = 3  # calls of a compiled model, until its graph is there
 PATIENCE = 5.0  # seconds in which a process may end by itself

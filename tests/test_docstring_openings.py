@@ -22,16 +22,8 @@ PREPOSITION = re.compile(
 )
 PHRASE = re.compile(r"\b(nobody|somebody|so many|at the most)\b", re.IGNORECASE)
 OF_WHICH = re.compile(r"(\w+),? of which\b")
-COUNTED = {
-    "each",
-    "most",
-    "some",
-    "none",
-    "all",
-    "any",
-    "both",
-    "half",
-}  # "some of which": a sentence's own subject
+# "some of which": a sentence's own subject.
+COUNTED = {"each", "most", "some", "none", "all", "any", "both", "half"}
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:

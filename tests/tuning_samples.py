@@ -165,10 +165,8 @@ def checked(
     return Check(of or workload(), H100, variant(**values), driver, outcome, 0.02, reason, 0.5, when)
 
 
-UNWRITTEN = (
-    "batch",
-    "item_values",
-)  # defaults of `other_operators` and `SpmmProblem` that schema 0006 left out
+# Defaults of `other_operators` and `SpmmProblem` that schema 0006 left out.
+UNWRITTEN = "batch", "item_values"
 
 
 def columns_of_before(problem: Problem) -> dict[str, str]:

@@ -45,15 +45,8 @@ NAMES = (
     {"tile_n": object()},
     object(),
 )
-PARAMETER = (
-    "nonsense",
-    b"row",
-    {},
-    object(),
-    np.ones(2),
-    -3,
-    True,
-)  # of a problem: a block, a density, a filter
+# Values of a parameter of a problem: a block, a density, a filter.
+PARAMETER = "nonsense", b"row", {}, object(), np.ones(2), -3, True
 ARRAY = (7, "x", None, [1], {}, object(), np.ones(3), np.array([["a"]]))
 FLAG_OR_NONE = tuple(word for word in FLAG if word is not None)
 SIDES = (*WHOLE, 0, (1,), (1, 2, 3), "ab", (1.5, 2))

@@ -181,11 +181,8 @@ LISTED = Listing(_tuned(), "d.key, p.id, a.id", _OF_A_WORKLOAD, conversion.to_tu
 OF_TABLE: Mapping[str, Listing[Any]] = {
     listing.tables[0]: listing for listing in (MEASURED, BESIDE, PREDICTED, PROBED, CHECKED, RATED)
 }
-EXACTLY = {
-    "d.key": "device_key",
-    "a.fingerprint": "fingerprint",
-    "p.digest": "digest",
-}  # column -> parameter
+# Column -> parameter.
+EXACTLY = {"d.key": "device_key", "a.fingerprint": "fingerprint", "p.digest": "digest"}
 LIKE = {
     "d.backend": "backend",
     "d.compute_capability_major": "compute_capability_major",

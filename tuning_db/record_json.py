@@ -44,10 +44,8 @@ from sparsegen.tuning_db.row_checks import LONGEST_DRIVER, LONGEST_REASON, LONGE
 
 COLD_OR_WARM = (MeasuredAs.COLD, MeasuredAs.WARM)  # kinds that every version knows
 DIGEST = text(64, "[0-9a-f]{8,64}")
-COMPILED: Mapping[str, Read[Any]] = {
-    "registers": whole,
-    "spill_bytes": whole,
-}  # optional facts of a prediction
+# Optional facts of a prediction.
+COMPILED: Mapping[str, Read[Any]] = {"registers": whole, "spill_bytes": whole}
 MEASURED: Mapping[str, Read[Any]] = {  # and of a measurement
     "worst_error": lambda node: finite(node.number()),
     **COMPILED,

@@ -37,12 +37,8 @@ LAYERS = (
 )  # fmt: skip
 FIRST = 32
 SPARSITY, TOLERANCE = 0.9, 2e-3
-TOLD = (
-    ("dense", 1.0),
-    ("sparse", 1.3),
-    ("dense", 1.4),
-    ("sparse", 1.8),
-)  # the paper's equal pairs of both ends
+# The paper's equal pairs of both ends.
+TOLD = ("dense", 1.0), ("sparse", 1.3), ("dense", 1.4), ("sparse", 1.8)
 PAPER = {  # table IV: accuracy in percent, frames a second on a V100
     ("dense", 1.0): (72.7, 2518), ("dense", 1.2): (73.8, 2046), ("dense", 1.4): (74.8, 1729),
     ("sparse", 1.3): (72.9, 2874), ("sparse", 1.4): (73.3, 2706), ("sparse", 1.5): (73.8, 2537),

@@ -32,14 +32,8 @@ from sparsegen.testing.matrices import matrices
 
 Traits = tuple[tuple[str, StrEnum], ...]
 BATCH = 3  # batch elements; an odd number, so that neither begins where vectors do
-BLOCKS = (
-    "16x16",
-    "32x16",
-    "32x64",
-    "64x16",
-    "64x64",
-    "128x64",
-)  # of masks; small ones, so that the small matrices have several
+# Blocks of masks; small ones, so that the small matrices have several.
+BLOCKS = "16x16", "32x16", "32x64", "64x16", "64x64", "128x64"
 NARROW_BLOCK = "64x128"  # for 8-bit factors, whose stages are as long
 DENSITIES = (0.3, 0.5, 0.9)
 # Of convolutions; every image, if of one pixel, is large enough for these filters.

@@ -61,10 +61,8 @@ def measured(cases: list[Case], tmp_path: Path) -> list[Row]:
 
 
 SCATTERED = Independent(256, 128, 0.8)
-DENSE_TOO = (
-    "softmax",
-    "attention",
-)  # what PyTorch has dense operations for that take as many batch elements at once
+# What PyTorch has dense operations for that take as many batch elements at once.
+DENSE_TOO = "softmax", "attention"
 
 
 def test_every_baseline_is_right(tmp_path: Path) -> None:

@@ -8,14 +8,8 @@ from functools import cache
 
 from sparsegen.bench.baseline.baseline import Baseline
 
-ORDER = (
-    "sparsegen",
-    "sparsegen-untuned",
-    "sparsegen-default",
-    "sparsegen-graph",
-    "cublas",
-    "cublas-tf32",
-)  # first in turn; the others follow by name
+# First in turn; the others follow by name.
+ORDER = "sparsegen", "sparsegen-untuned", "sparsegen-default", "sparsegen-graph", "cublas", "cublas-tf32"
 
 
 @cache

@@ -24,11 +24,8 @@ from sparsegen.tuning_db.problem_reader import problem_dict
 __all__ = ["dump", "load", "read", "to_csv", "write"]
 
 LARGEST_FILE = 256 * 2**20  # bytes; the whole of the suites takes about 3 MB
-OPTIONAL = (
-    "reference",
-    "state",
-    "measured",
-)  # members of a row that are left out where there is nothing to say
+# Members of a row that are left out where there is nothing to say.
+OPTIONAL = "reference", "state", "measured"
 
 # --- write -------------------------------------------------------------------------------------------------
 

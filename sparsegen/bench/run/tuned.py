@@ -38,10 +38,8 @@ logger = logging.getLogger(__name__)
 OFF = "off"
 EFFORTS = (Effort.QUICK, Effort.NORMAL)
 TRIALS = re.compile(r"([0-9]{1,6})-trials")
-BASELINES = {
-    "cublas": ("cublas", "cuBLAS"),
-    "cusparse-csr": ("cusparse", "cuSPARSE"),
-}  # names and versions as `tune` records them
+# Names and versions as `tune` records them.
+BASELINES = {"cublas": ("cublas", "cuBLAS"), "cusparse-csr": ("cusparse", "cuSPARSE")}
 
 
 def budget_of(word: str) -> Budget | None:

@@ -40,12 +40,8 @@ SHARED_BYTES = 226 * 1024
 COUNTER_BYTES = 64
 MOST_ROOMS = 1 << 16  # of parts of long rows, times the queries of a tile
 CACHED_BYTES = 36 << 20  # bytes of keys and values that stay in the L2 together
-REACHED = {
-    64: 0.58,
-    128: 0.80,
-    192: 0.6,
-    256: 0.45,
-}  # fraction of the tensor cores' rate, by columns of a row in shared memory
+# Fraction of the tensor cores' rate, by columns of a row in shared memory.
+REACHED = {64: 0.58, 128: 0.80, 192: 0.6, 256: 0.45}
 START_US, TILE_US = 4.0, 1.5
 LONG = 1.5  # times the mean number of live blocks, above which a row is split
 PLAN_US = 6.0  # all blocks count live blocks and meet twice; estimated from the gradients' preparation

@@ -38,12 +38,8 @@ PAIR_NOTES_BYTES = 576  # of a pair of stages: barriers, values of rows, and wha
 COUNTER_BYTES = 64
 FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
 REACHED = {(1, 64): 0.48, (1, 128): 0.64, (2, 64): 0.45, (2, 128): 0.73}  # fraction of the tensor cores' rate
-OF_SINGLE = {
-    (1, 64): 0.78,
-    (1, 128): 0.61,
-    (2, 64): 1.0,
-    (2, 128): 0.81,
-}  # of that rate, in tiles of one warpgroup
+# Shares of that rate, in tiles of one warpgroup.
+OF_SINGLE = {(1, 64): 0.78, (1, 128): 0.61, (2, 64): 1.0, (2, 128): 0.81}
 PRODUCTS = {1: 5, 2: 7}  # products for each live place
 OF_KEYS = {1: 5, 2: 4}  # of them in tiles of keys
 WIDE_PRODUCTS = 11  # where both warpgroups compute the scores of the same rows

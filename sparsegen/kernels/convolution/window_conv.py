@@ -29,10 +29,8 @@ MOST_TAPS = 64  # taps of a filter: one bit of a word for each
 # beside the products; the share of the tensor cores' rate that warp tiles of 64 x 64 and chunks of 64 channels reach;
 # what narrower ones cost more.
 START_US, REACHED, REACHED_FLOAT32 = 6.5, 0.41, 0.25
-BESIDE_FRAGMENTS, FRAGMENTS = (
-    0.56,
-    14.0,
-)  # factor of a product's time, and what goes with the fragments that a warp loads for it
+# Factor of a product's time, and what goes with the fragments that a warp loads for it.
+BESIDE_FRAGMENTS, FRAGMENTS = 0.56, 14.0
 CHUNK = 0.12  # fraction of the time for each further chunk of 64 channels
 WEIGHTS_US = 0.6  # microseconds until weights have come, mostly from L2, as all thread blocks read them
 UNEVEN = 1.3  # for a mask of the input, whose units need different taps

@@ -51,10 +51,8 @@ KEPT = 0.5  # fraction of the L2 for the rows of A that a group of tiles reads a
 # these are faster, by what factor, and that of tiles that blocks share.
 IDLE, ALONE, TOGETHER = 0.9, 1.4, 0.8
 COUNTED_US = 0.8  # a sampled product counts all rows' live blocks before it knows its first tile
-WRITTEN, ADDED = (
-    13,
-    39,
-)  # bytes of parts of sums that a multiprocessor writes, and reads, in a cycle: as in `bitmap_spmm`
+# Bytes of parts of sums that a multiprocessor writes, and reads, in a cycle: as in `bitmap_spmm`.
+WRITTEN, ADDED = 13, 39
 MOST_SHARES = 144  # blocks that share tiles: no device of compute capability 9.x has more multiprocessors
 FILLED = 0.85  # fraction of a wave for the expected tiles of a sampled result; there may be more tiles
 

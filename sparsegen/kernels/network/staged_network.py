@@ -41,15 +41,11 @@ INPUTS_AT_A_TIME = 9600  # inputs with tiles in device memory
 MOST_OF_A_MINIBATCH = 32
 BUFFERS = (128, 256, 512, 1024, 2048, 4096)
 OTHER_REGISTERS = 40
-IN_COLUMN_ORDER, BY_BANKS = (
-    3.2,
-    2.65,
-)  # cycles of shared memory for each that neurons take at best, as measured
+# Cycles of shared memory for each that neurons take at best, as measured.
+IN_COLUMN_ORDER, BY_BANKS = 3.2, 2.65
 OVERHEAD = 8  # instructions for each weight and thread, beside those for each input
-STAGED_US, WEIGHT_US = (
-    2.0,
-    0.03,
-)  # microseconds beside that, of each buffer and each weight of a row: on an H200
+# Microseconds beside that, of each buffer and each weight of a row: on an H200.
+STAGED_US, WEIGHT_US = 2.0, 0.03
 LONGEST = 8.0  # standard deviations by which the longest row of a block is longer than the mean
 SPREAD = 2.0  # standard deviations by which the longest of 32 lanes is longer than the mean
 

@@ -30,10 +30,8 @@ MAX_WARPS = 16
 FIRST_WITH_E4M3 = (8, 9)
 LEAST_DENSITY = 1 / 32
 FEW_STEPS = 12  # of a block, below which its warps share rows
-SHORT_WARPS, SHORT = (
-    8,
-    4,
-)  # warps over the columns of a strip, and their steps, with which blocks take whole strips
+# Warps over the columns of a strip, and their steps, with which blocks take whole strips.
+SHORT_WARPS, SHORT = 8, 4
 UNEVEN = 0.05  # variation of the rows' lengths from which on they are ordered
 START_US = 5.3
 # Fitted on an H200: a multiprocessor's cycles for a weight by the bits of its code, with 8 columns and for each 8 more;

@@ -16,9 +16,8 @@ TILE_K = 64  # columns: 32 elements for each lane
 WARPS = TILE_M // 16
 ELEMENTS = TILE_M * TILE_K // (WARPS * WARP)  # elements of a lane
 PLACES = 1 << 21  # elements of a strip's tiles, about, zeros included
-HEAD_WORDS = (
-    WARPS + WARPS * WARP
-)  # words of a tile: the start of each warp's nonzeros, and a word of bits for each lane
+# Words of a tile: the start of each warp's nonzeros, and a word of bits for each lane.
+HEAD_WORDS = WARPS + WARPS * WARP
 
 
 class Bitmaps(NamedTuple):

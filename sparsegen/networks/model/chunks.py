@@ -11,13 +11,8 @@ from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
 LARGER = 4  # times as many inputs as in a device's first chunk: nothing is computed before those are there
-WIDTHS = (
-    16,
-    8,
-    4,
-    2,
-    1,
-)  # inputs of a first chunk that follow each other where chunks are spread over all inputs
+# Inputs of a first chunk that follow each other where chunks are spread over all inputs.
+WIDTHS = 16, 8, 4, 2, 1
 RUNS = 8  # least runs of consecutive inputs in a chunk, if there are enough of them
 
 

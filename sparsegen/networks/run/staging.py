@@ -15,9 +15,8 @@ from sparsegen.networks.packed.packed_network import CHECKED_BYTES, Segment
 from sparsegen.system.device_memory import Address
 from sparsegen.system.numpy_types import Array
 
-PIECE_BYTES = (
-    64 << 20
-)  # bytes of staging memory; two pieces: smaller ones cost more in waking threads than they hide
+# Bytes of staging memory; two pieces: smaller ones cost more in waking threads than they hide.
+PIECE_BYTES = 64 << 20
 WRITERS = 8  # threads that fill a piece: one is slower than the bus
 LEAST_BYTES = 1 << 20  # least bytes of a thread
 

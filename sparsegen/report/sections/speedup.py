@@ -17,19 +17,8 @@ from sparsegen.report.points import Point
 from sparsegen.report.tables import Table
 
 SAME_DENSITY = 1.02  # matrices this near in density stand for one sparsity
-TICKS = (
-    0.0,
-    0.5,
-    0.9,
-    0.99,
-    0.999,
-    0.9999,
-    0.8,
-    0.95,
-    0.98,
-    0.7,
-    0.3,
-)  # the first are kept where many do not fit
+# The first are kept where many do not fit.
+TICKS = 0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.8, 0.95, 0.98, 0.7, 0.3
 MOST_TICKS = 10
 LEAD = (
     "How many times faster than the dense product ours is, against the share of zeros. Lines join matrices of one "

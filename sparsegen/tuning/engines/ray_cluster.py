@@ -28,10 +28,8 @@ from sparsegen.tuning_db.location import Location
 
 log = logging.getLogger(__name__)
 
-OWN_LABEL, RAYS_LABEL = (
-    "sparsegen:",
-    "accelerator_type:",
-)  # beginnings of the resources that name a node's model
+# Beginnings of the resources that name a node's model.
+OWN_LABEL, RAYS_LABEL = "sparsegen:", "accelerator_type:"
 LITTLE = 0.001  # amount of a label: it says where a task may run, and is no limit
 DESCRIBE_SECONDS = 120.0  # time for some GPU of a label to answer
 LOOK_SECONDS = 0.25  # between looks at the board, and at the cluster's nodes

@@ -37,11 +37,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of that time's operators, besides EVE
     "submanifold_conv3d_weights": POINTS,
 }  # fmt: skip
 KEY = ["problem_id", "matrix_id", "device_id", "variant_id", "measured_as", "called", "task", "measured_at"]
-ADDED = {
-    "called": (20, "device"),
-    "task": (20, "product"),
-    "context": (64, ""),
-}  # lengths, and what old probes have
+# Lengths, and what old probes have.
+ADDED = {"called": (20, "device"), "task": (20, "product"), "context": (64, "")}
 CHECKS = {
     "called": "called IN ('host', 'device')",
     "task": "task IN ('product', 'convolution', 'dropout', 'seeded-dropout', 'attention', 'model')",
