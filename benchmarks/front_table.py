@@ -230,6 +230,6 @@ def _origin(folder: Path, listed: Results) -> str:
     when = " to ".join(dates[:: max(1, len(dates) - 1)])
     return (
         f"\n\n{listed.device.name}, driver {listed.device.driver}, {when}, L2 {listed.protocol.l2}; made by "
-        f"`python -m benchmarks.make_tables` from [raw results](benchmarks/results/{folder.name}/), which name the "
-        "commit that measured each row."
+        f"`python -m benchmarks.make_tables` from the raw results in `{folder.name}`, which name the commit that "
+        "measured each row."
     )

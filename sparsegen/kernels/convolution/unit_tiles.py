@@ -10,7 +10,6 @@ from typing import TypeVar
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.kernels.convolution.masked_convolution import (
-    UNIT,
     UNIT_OUTPUTS,
     MaskedConvolution,
     filter_tiles,
@@ -24,6 +23,7 @@ from sparsegen.kernels.layouts.loads import SECTOR, partial_stores_us
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem, MaskOf, Rest
+from sparsegen.operators.convolution.masked_conv2d import UNIT
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 

@@ -25,7 +25,7 @@ class StatusLine:
     @classmethod
     def of_standard_error(cls) -> StatusLine | None:
         """Make one on standard error, where that is a terminal's or a notebook's; else None."""
-        is_notebook = "ipykernel" in sys.modules
+        is_notebook = type(sys.stderr).__module__.partition(".")[0] == "ipykernel"
         return cls(sys.stderr) if sys.stderr is not None and (is_notebook or sys.stderr.isatty()) else None
 
     def __call__(self, status: Status, measurement: Measurement | None = None) -> None:

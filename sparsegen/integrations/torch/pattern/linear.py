@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -275,7 +276,8 @@ class SparseLinear(PatternModule):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy's pattern has a handle of its own."""
-        super().__setstate__(state)
+        restored: Callable[[dict[str, Any]], None] = super().__setstate__
+        restored(state)
         self._describe()
 
     @property
