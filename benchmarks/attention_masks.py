@@ -64,6 +64,7 @@ from benchmarks.attention_rows import (
     SpanRow,
     drawn_rows,
 )
+from benchmarks.graph_capture import captured
 from benchmarks.study import WrongResultError, result_file, rows_of, times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.bench.run.state import CHANGED, state
@@ -258,31 +259,19 @@ def measured_replays(row: ReplayRow, place: torch.device, seed: int) -> dict[str
         out = block_attention(q, k, v, mask, causal=True, deterministic=True)
         return out.detach(), *torch.autograd.grad(out, inputs, given[3])
 
-    replay, results = graph_of(partial(step, held)) if place.type == "cuda" else (lambda: None, None)
+    for _ in range(3):  # the first calls prepare what no capture may
+        step(held)
+    replay, written = captured(partial(step, held), place)
     unequal = 0
     for _ in range(row.replays):
         other = blocks_drawn(row, block, generator)
         held.words.view(torch.int64).copy_(other.words.view(torch.int64))
-        replay()
-        pairs = zip(results or step(held), step(other), strict=True)
+        called = replay()
+        pairs = zip(called if written is None else written, step(other), strict=True)
         unequal += not all(torch.equal(replayed, eager) for replayed, eager in pairs)
     if unequal:
         raise WrongResultError(f"{row}: {unequal} replays differ from eager calls")
     return asdict(row) | {"unequal": unequal}
-
-
-def graph_of(step: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
-    """The replay of a step's CUDA graph, and the results that it writes."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        results = step()
-    return graph.replay, results
 
 
 Measure = Callable[[Any, torch.device, int], dict[str, Any]]

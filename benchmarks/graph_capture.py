@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import torch
@@ -29,6 +29,7 @@ from sparsegen.errors import SparsegenError
 from sparsegen.integrations.torch import SparseLinear, convert
 
 CHANGES = 5
+Results = TypeVar("Results")
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2}  # of the largest result
 
 
@@ -111,8 +112,8 @@ def no_waiting(place: torch.device) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def captured(call: Callable[[], Tensor], place: torch.device) -> tuple[Callable[[], Any], Tensor | None]:
-    """A replay and the tensor that it writes; without a GPU the call itself, which gives its own."""
+def captured(call: Callable[[], Results], place: torch.device) -> tuple[Callable[[], Any], Results | None]:
+    """A replay, and the results that it writes; without a GPU the call itself, which gives its own."""
     if place.type != "cuda":
         return call, None
     graph = torch.cuda.CUDAGraph()
