@@ -27,9 +27,8 @@ import make_api  # noqa: E402
 
 DOCS, FRONT = "docs", "README.md"
 BELOW = "repository"  # where the site has what lies outside of docs/
-BADGE = re.compile(
-    r"^<img [^>]*badge\.svg\">\n\n", re.MULTILINE
-)  # of the place where the repository is hosted
+# A badge of the place where the repository is hosted.
+BADGE = re.compile(r"^<img [^>]*badge\.svg\">\n\n", re.MULTILINE)
 RESULTS = f"{BELOW}/benchmarks/results/"  # tables of single rows, which would bury what people search for
 BOOSTS = {"glossary.md": 4.0, "notes/": 0.3, f"{BELOW}/": 0.3}  # of places among the answers of a search
 NOTEBOOK = ".ipynb"

@@ -22,12 +22,14 @@ from sparsegen.integrations.torch.pattern.shared_input import Part, SharedPart, 
 # Its pattern's handle, its size, its activation's word; the handle of its shared input, its number there, their number.
 # Dynamo looks at what a trace read in each call of the compiled model: at numbers and words of a module's dictionary as
 # fast as at a dense layer's, but any other object there has it look at all of the module's.
-TracedAs: TypeAlias = tuple[int, int, str, int, int, int] | None
+TracedAs: TypeAlias = tuple[int, int, str, int, int, int]
 
 _ACTIVATIONS = {str(one): one for one in Activation}
 
 
-def traced_as(pattern: SparsePattern, out_features: int, activation: str, part: Part | None) -> TracedAs:
+def traced_as(
+    pattern: SparsePattern, out_features: int, activation: str, part: Part | None
+) -> TracedAs | None:
     """Returns what a trace reads of a layer; nothing of one whose part is no `SharedPart`.
 
     Args:
@@ -42,7 +44,7 @@ def traced_as(pattern: SparsePattern, out_features: int, activation: str, part: 
 
 
 def compiled_linear(
-    x: Tensor, values: Tensor, bias: Tensor | None, layer: tuple[int, int, str, int, int, int], *, casts: bool
+    x: Tensor, values: Tensor, bias: Tensor | None, layer: TracedAs, *, casts: bool
 ) -> Tensor:
     """Traces a layer's result.
 
