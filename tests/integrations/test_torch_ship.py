@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 from click.testing import CliRunner  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from sparsegen.attention import choice  # noqa: E402
 from sparsegen.cli.main import cli  # noqa: E402
 from sparsegen.errors import (  # noqa: E402
     ConfigError,
@@ -326,6 +327,10 @@ def test_attention_over_a_pattern_is_shipped_where_it_is_one_launch(
     found = shipped(model, x, tmp_path / "fused", "exported")
     assert [launch.problem.operator for launch in found.launches] == ["sparse_attention"]
     loads_elsewhere(tmp_path / "fused")
+    monkeypatch.setattr(choice, "_other_times", lambda *_: {})
+    found = shipped(Fixed().eval(), x, tmp_path / "blocks", "exported")
+    assert [launch.problem.operator for launch in found.launches] == ["block_attention"]
+    loads_elsewhere(tmp_path / "blocks")
 
 
 def test_what_pytorch_computes_is_named(tmp_path: Path) -> None:
