@@ -50,10 +50,11 @@ class BlockForm:
         return (0, 0) if self.block is None else (self.block.rows, self.block.columns)
 
     @property
-    def density(self) -> float:
-        """The share of the span's places that lie in live blocks."""
-        live, most = (int(places.sum()) for places in (self.most[self.counts > 0], self.most))
-        return live / most if live else 1.0
+    def density(self) -> Density:
+        """The share of the span's places that lie in live blocks; all without blocks."""
+        if self.block is None:
+            return Density(1.0)
+        return Density.of_rows(np.where(self.counts > 0, self.most, 0).sum(axis=1), self.most.sum(axis=1))
 
     @property
     def partial(self) -> Array:
@@ -72,7 +73,7 @@ class BlockForm:
             dtype=dtype,
             span=self.span,
             block=self.block,
-            density=Density(self.density),
+            density=self.density,
             masks=MasksOf.ALL,
             partial_blocks=Room(int(self.partial.sum())),
         )

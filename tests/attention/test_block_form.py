@@ -84,7 +84,13 @@ def test_forms_let_the_same_places_live(mask: CsrMatrix) -> None:
 def test_blocks_at_the_edge_of_causal_masks_need_no_bits() -> None:
     wide, narrow = block_forms(masks.blocks(512, 128, 1, 1))
     assert (wide.block, narrow.block) == BLOCKS and set(wide.operands()) == {"mask"}
-    assert wide.span.is_causal and wide.density == narrow.density < 1
+    assert wide.span.is_causal and wide.density.share == narrow.density.share < 1
+
+
+def test_a_row_that_is_longer_than_others_is_known() -> None:
+    seen = np.zeros((2048, 2048))
+    seen[:128], seen[:, :128] = 1, 1
+    assert str(block_forms(of_bools(seen))[0].density) == "0.121^1"
 
 
 @pytest.mark.parametrize("mask", [SPANS["sinks"][0], *BY_BLOCKS.values()])

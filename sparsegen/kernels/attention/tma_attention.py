@@ -27,6 +27,7 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionProblem, TokenOrder
+from sparsegen.operators.masked.masked_problem import UNEVEN
 from sparsegen.system.integers import ceil_div
 
 QUERIES = {"together": 128, "single": 64}  # of a tile
@@ -43,7 +44,6 @@ CACHED_BYTES = 36 << 20  # bytes of keys and values that stay in the L2 together
 # Fraction of the tensor cores' rate, by columns of a row in shared memory.
 REACHED = {64: 0.58, 128: 0.80, 192: 0.6, 256: 0.45}
 START_US, TILE_US = 4.0, 1.5
-LONG = 1.5  # times the mean number of live blocks, above which a row is split
 PLAN_US = 6.0  # all blocks count live blocks and meet twice; estimated from the gradients' preparation
 
 
@@ -167,7 +167,8 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     def heuristic(
         self, problem: BlockAttentionProblem, features: Features, device: Device
     ) -> TmaAttentionConfig:
-        """Tiles of one warpgroup for blocks of less than 128 queries, as far as their rings fit; else shared ones.
+        """Tiles of one warpgroup for blocks of less than 128 queries, as far as their rings fit; else shared ones. Rows
+        are split if one is known to be so long that it should pay.
 
         Two rows of random blocks with a quarter live see 44 % of the keys: on an H200, 8192 tokens with a quarter
         of 64 x 64 live take 0.54 (64 columns) and 0.64 (128) of the time, 32 x 32 and 16 x 64 0.56 to 0.86.
@@ -177,6 +178,8 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         if has_small:
             in_registers = problem.head_dim <= CHUNK
             config = replace(config, warpgroups="single", queries="registers" if in_registers else "shared")
+        if problem.has_mask and problem.density.longest:
+            config = self.fastest(problem, features, (config, replace(config, rows="split")), device)
         return config
 
     def analytic_us(
@@ -192,7 +195,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         if config.rows == "split":
             parts = min(self._rooms(problem, config), longest * tiles * device.multiprocessors)
             moved += 2 * parts * self._room_bytes(problem, config) / rates.copy_bytes_per_us
-            start, longest = start + PLAN_US, min(longest, LONG / tiles)
+            start, longest = start + PLAN_US, min(longest, UNEVEN / tiles)
         alone = TILE_US + longest * products / rate * device.multiprocessors
         return start + max(moved, rounds * TILE_US + products / rate, alone)
 
@@ -205,8 +208,8 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         band, mean = problem.band, max(features.row_mean, 1.0)
         in_span = min(problem.keys, band.most - band.least + 1 + band.sinks)
         spread = 1.0 + features.row_cov * math.sqrt(2.0 * math.log(max(1, tiles)))
-        share = problem.density.share if problem.has_mask else 1.0
-        return min(1.0, min(share * spread, 1.0) * in_span / mean / max(1, tiles))
+        share, longest = (problem.density.share, problem.density.longest) if problem.has_mask else (1.0, 0.0)
+        return min(1.0, min(max(share * spread, longest), 1.0) * in_span / mean / max(1, tiles))
 
     @staticmethod
     def _room_bytes(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:

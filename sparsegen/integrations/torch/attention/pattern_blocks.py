@@ -119,7 +119,8 @@ def _on_device(form: BlockForm, device: torch.device, scale: float) -> PatternBl
         sinks=form.span.sinks,
         block_rows=form.sides[0],
         block_columns=form.sides[1],
-        density=form.density,
+        density=form.density.share,
+        longest=form.density.longest,
         deterministic=False,
     )
     return PatternBlocks((beside.words, beside.numbers, beside.bits, None, None), options)
