@@ -26,7 +26,7 @@ from sparsegen.integrations.torch.attention.attention_passes import (
     room_for_weights,
 )
 from sparsegen.integrations.torch.attention.attention_steps import Steps, steps
-from sparsegen.integrations.torch.attention.pattern_blocks import pattern_blocks, runs_by_blocks
+from sparsegen.integrations.torch.attention.pattern_blocks import TAKEN, pattern_blocks, runs_by_blocks
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
 from sparsegen.integrations.torch.calls.devices import kernel_device
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
@@ -173,7 +173,10 @@ def _attention_of(
     """O, and what the gradients need beside it: the weights, or by blocks the log-sum-exp of each query."""
     _check(pattern, q, k, v)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    if q.numel() and (blocks := pattern_blocks(pattern, q, scale, trains=keeps_weights)) is not None:
+    blocks = (
+        pattern_blocks(pattern, q, scale, trains=keeps_weights) if q.dtype in TAKEN and q.numel() else None
+    )
+    if blocks is not None:
         out, lse = blocks.forward(q, k, v)
         return out, lse if keeps_weights else room_for_weights(q, pattern, heads=0)
     out = torch.zeros_like(q)

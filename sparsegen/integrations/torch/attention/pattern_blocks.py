@@ -22,6 +22,7 @@ from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 
+TAKEN = torch.float16, torch.bfloat16  # of no other elements there are kernels
 USUAL_HEADS = 8  # where a trace leaves their number open
 
 _forward = calls.of(3 + kernels.BESIDE, kernels.forward_of)
@@ -87,7 +88,7 @@ def pattern_blocks(pattern: SparsePattern, q: Tensor, scale: float, *, trains: b
 
 
 def _form(pattern: SparsePattern, q: Tensor, *, trains: bool) -> BlockForm | None:
-    device = kernel_device(q)
+    device = kernel_device(q) if q.dtype in TAKEN else None
     if device is None or not isinstance(pattern, SparsePattern):  # an outline knows no places
         return None
     heads = q.shape[0] if isinstance(q.shape[0], int) else USUAL_HEADS
