@@ -152,7 +152,7 @@ class Candidates:
         return found
 
     def leave_low_bits(self) -> None:
-        """Have the layers stay dense whose weights are of low bits, of which no estimate tells the times."""
+        """Leave out layers whose dense weights are of low bits, as no estimate tells their times."""
         for name in [name for name, layer in self.layers.items() if low_bits_of(layer)]:
             self.leave(name, "its weight is of low bits: give example_inputs to time it beside a sparse one")
 

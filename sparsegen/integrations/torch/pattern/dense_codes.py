@@ -105,7 +105,7 @@ def _by_pytorch(weight: DenseCodes, tokens: int) -> Compute:
 
 
 def _by_humming(weight: DenseCodes, tokens: int) -> Compute:
-    """Its kernel for so many tokens or fewer; its table has kernels for more, which would take 20 s to compile."""
+    """Product by humming for a number of tokens or fewer: kernels for more would take 20 s to compile."""
     from humming.layer import HummingLayer  # type: ignore[import-not-found]
     from humming.tune import get_heuristics_config  # type: ignore[import-not-found]
 
