@@ -22,11 +22,11 @@ FAMILY = family("paged_attention")
 ROOM = 8 * 32 + 16 * 2  # floats of a part: sums of 8 rows, and statistics of 16
 
 
-def run_on(blocks: int, lengths: list[int], toolchain: EmulatorToolchain) -> Array:
+def run_on(blocks: int, lengths: list[int], teams: int, toolchain: EmulatorToolchain) -> Array:
     """Holds two runs on one scratch memory against the reference; returns for each block which of its rooms it used."""
     cache = {"kv_heads": 2, "group": 4, "head_dim": 32, "dtype": "float16", "page": 16, "chosen": "all"}
     problem = PagedAttentionProblem.of((1, max(lengths)), **cache, batch=len(lengths))
-    config, nobody = FAMILY.config(tile=16, stages=2, teams=1), problem.without_pattern
+    config, nobody = FAMILY.config(tile=16, stages=1 + teams, teams=teams), problem.without_pattern
     kernel = toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, render(FAMILY, problem, config))
     operands = problem.random_operands(np.random.default_rng(0), 0)
     operands["lengths"] = np.array(lengths, np.int32).reshape(operands["lengths"].shape)
@@ -41,12 +41,13 @@ def run_on(blocks: int, lengths: list[int], toolchain: EmulatorToolchain) -> Arr
     return parts[: 2 * blocks * ROOM].reshape(blocks, 2, ROOM).any(axis=2)
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 7, 8, 17])
+@pytest.mark.parametrize("teams", [1, 2])
+@pytest.mark.parametrize("blocks", [1, 2, 7, 17])
 @pytest.mark.parametrize("lengths", [[300], [16], [300, 300], [300, 40], [300, 0]], ids=str)
 def test_every_number_of_blocks_has_the_result(
-    blocks: int, lengths: list[int], emulator_toolchain: EmulatorToolchain
+    blocks: int, lengths: list[int], teams: int, emulator_toolchain: EmulatorToolchain
 ) -> None:
-    rooms = run_on(blocks, lengths, emulator_toolchain)
+    rooms = run_on(blocks, lengths, teams, emulator_toolchain)
     pairs, alike = 2 * len(lengths), len(set(lengths)) == 1
     if alike and blocks >= pairs and blocks // pairs * pairs * 16 >= blocks * 15:
         assert not rooms[:, 1].any(), "a block has parts of two pairs"
