@@ -266,7 +266,7 @@ def decide_model(
         layer: a sparse layer of the model; None if nothing can be recorded.
         context: digest of both arrangements, and of all that their times depend on.
         timed: times both.
-        samples: number of samples of each.
+        samples: number of samples of each, at most.
         pinned: why ours run whatever is measured; empty if that decides.
     """
     probes = [] if layer is None else layer.choice.raced

@@ -122,7 +122,8 @@ def convert(
     rounding = Quantization.parse(value_type, group, symmetric)
     candidates = Candidates(model, exclude)
     pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
-    asked = ASSUMED_TOKENS if tokens is None else (tokens,)
+    assumed = ASSUMED_TOKENS if example_inputs is None else ()  # these say by themselves what the layers see
+    asked = assumed if tokens is None else (tokens,)
     times = candidates.times(pruned.report, asked, device, db)
     if policy is Dense.AUTO and example_inputs is None:
         candidates.leave_low_bits()
@@ -150,7 +151,9 @@ def convert(
         )
     again = tuple(name for name in ready if pruned.is_pruned_again(name))
     return conversion_report(
-        model, ready, candidates.left, asked, times, found, assumes_tokens=tokens is None, pruned_again=again
+        *(model, ready, candidates.left, asked, times, found),
+        assumes_tokens=tokens is None and example_inputs is None,
+        pruned_again=again,
     )
 
 

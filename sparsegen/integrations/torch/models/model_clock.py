@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from types import FunctionType
 from typing import Protocol
@@ -33,6 +33,7 @@ class CompileMode(StrEnum):
 
 
 ROUNDS = 11  # rounds of both arrangements in turn
+FEW = 4  # after which a race is over that the second arrangement has lost
 WARMUP = 3  # calls before one is captured: the first ones prepare, probe and check
 
 Run = Callable[[], object]
@@ -47,13 +48,16 @@ class ModelClock(Protocol):
         """True if CUDA graphs are timed."""
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
-        """Median microseconds of ``run`` after each; which was arranged last is not said."""
+        """Median microseconds of ``run`` after each; which was arranged last is not said. Arrangements that are equal
+        make the same model.
+        """
 
 
 class TorchClock:
     """Replays captured graphs on a GPU; calls a model that cannot be captured, or that is on a CPU.
 
-    A graph's launches find the L2 as the model itself leaves it. Of a call, the host's time counts too.
+    A graph's launches find the L2 as the model itself leaves it. Of a call, the host's time counts too. A race that the
+    second arrangement has lost ends early.
 
     Args:
         device: device of the model; for one on the CPU the emulator's, whose clock is the host's.
@@ -63,16 +67,17 @@ class TorchClock:
     def __init__(self, device: Device, captures: bool = True) -> None:
         self.captured = device.backend == "cuda" and captures
         self._device = device
+        self._graphs: list[tuple[Arrange, Run]] = []  # of the race before
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """See `ModelClock`."""
         replays: list[Run] = []
         if self.captured:
             try:
-                replays = [self._graph(run, arrange) for arrange in (first, second)]
+                replays = self._replays(run, (first, second))
             except RuntimeError:  # a model that looks at its data: it is called from Python for good
                 torch.cuda.synchronize()
-                self.captured = False
+                self.captured, self._graphs = False, []
         called, runs, before = Called.DEVICE, replays, list[Arrange]()
         executor = shared_executor(self._device)
         with on_default_stream(executor):
@@ -83,9 +88,26 @@ class TorchClock:
                     for _ in range(WARMUP):
                         run()
             times = in_turn(
-                *(runs, executor, called, L2.WARM), rounds=ROUNDS, samples=1, warmup=0, before=before
+                *(runs, executor, called, L2.WARM),
+                rounds=ROUNDS,
+                samples=1,
+                warmup=0,
+                before=before,
+                is_over=_is_lost,
             )
         return times[0], times[1]
+
+    def _replays(self, run: Run, arrangements: Sequence[Arrange]) -> list[Run]:
+        """Replays of each arrangement; one that the race before had is not captured again."""
+        self._graphs = [known for known in self._graphs if known[0] in arrangements]
+        found = []
+        for arrange in arrangements:
+            graph = next((graph for one, graph in self._graphs if one == arrange), None)
+            if graph is None:
+                graph = self._graph(run, arrange)
+                self._graphs.append((arrange, graph))
+            found.append(graph)
+        return found
 
     @staticmethod
     def _graph(run: Run, arrange: Arrange) -> Run:
@@ -100,6 +122,12 @@ class TorchClock:
         with torch.cuda.graph(graph):
             run()
         return graph.replay
+
+
+def _is_lost(times: Sequence[Sequence[float]]) -> bool:
+    """True if each sample of the second took longer than all of the first."""
+    first, second = times
+    return len(second) >= FEW and min(second) > max(first)
 
 
 class CompiledClock:
