@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from types import FunctionType
 from typing import Protocol
@@ -66,26 +66,19 @@ class TorchClock:
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """See `ModelClock`."""
-        replays: list[Run] = []
         if self.captured:
             try:
                 replays = [self._graph(run, arrange) for arrange in (first, second)]
             except RuntimeError:  # a model that looks at its data: it is called from Python for good
                 torch.cuda.synchronize()
                 self.captured = False
-        called, runs, before = Called.DEVICE, replays, list[Arrange]()
-        executor = shared_executor(self._device)
-        with on_default_stream(executor):
-            if not self.captured:
-                called, runs, before = Called.HOST, [run, run], [first, second]
-                for arrange in before:
-                    arrange()
-                    for _ in range(WARMUP):
-                        run()
-            times = in_turn(
-                *(runs, executor, called, L2.WARM), rounds=ROUNDS, samples=1, warmup=0, before=before
-            )
-        return times[0], times[1]
+            else:
+                return _in_turn(replays, self._device, Called.DEVICE)
+        for arrange in (first, second):
+            arrange()
+            for _ in range(WARMUP):
+                run()
+        return _in_turn([run, run], self._device, Called.HOST, before=[first, second])
 
     @staticmethod
     def _graph(run: Run, arrange: Arrange) -> Run:
@@ -117,12 +110,7 @@ class CompiledClock:
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """See `ModelClock`."""
         runs = [self._compiled(run, arrange) for arrange in (first, second)]
-        executor = shared_executor(self._device)
-        with on_default_stream(executor):
-            times = in_turn(
-                *(runs, executor, Called.HOST, L2.WARM), rounds=ROUNDS, samples=1, before=[first, second]
-            )
-        return times[0], times[1]
+        return _in_turn(runs, self._device, Called.HOST, warmup=1, before=[first, second])
 
     def _compiled(self, run: Run, arrange: Arrange) -> Run:
         """Compiles the model as it is arranged, for code of its own: what is compiled for one is looked up by code, and
@@ -138,3 +126,15 @@ class CompiledClock:
         for _ in range(WARMUP):  # the first ones compile, and capture
             compiled()
         return compiled
+
+
+def _in_turn(
+    runs: Sequence[Run], device: Device, called: Called, *, warmup: int = 0, before: Sequence[Arrange] = ()
+) -> tuple[float, float]:
+    """Median microseconds of two runs in turn; see `in_turn`."""
+    executor = shared_executor(device)
+    with on_default_stream(executor):
+        first, second = in_turn(
+            runs, executor, called, L2.WARM, rounds=ROUNDS, samples=1, warmup=warmup, before=before
+        )
+    return first, second
