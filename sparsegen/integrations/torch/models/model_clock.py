@@ -56,8 +56,7 @@ class ModelClock(Protocol):
 class TorchClock:
     """Replays captured graphs on a GPU; calls a model that cannot be captured, or that is on a CPU.
 
-    A graph's launches find the L2 as the model itself leaves it. Of a call, the host's time counts too. A race that the
-    second arrangement has lost ends early.
+    A graph's launches find the L2 as the model itself leaves it. Of a call, the host's time counts too.
 
     Args:
         device: device of the model; for one on the CPU the emulator's, whose clock is the host's.
@@ -71,31 +70,19 @@ class TorchClock:
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """See `ModelClock`."""
-        replays: list[Run] = []
         if self.captured:
             try:
                 replays = self._replays(run, (first, second))
             except RuntimeError:  # a model that looks at its data: it is called from Python for good
                 torch.cuda.synchronize()
                 self.captured, self._graphs = False, []
-        called, runs, before = Called.DEVICE, replays, list[Arrange]()
-        executor = shared_executor(self._device)
-        with on_default_stream(executor):
-            if not self.captured:
-                called, runs, before = Called.HOST, [run, run], [first, second]
-                for arrange in before:
-                    arrange()
-                    for _ in range(WARMUP):
-                        run()
-            times = in_turn(
-                *(runs, executor, called, L2.WARM),
-                rounds=ROUNDS,
-                samples=1,
-                warmup=0,
-                before=before,
-                is_over=_is_lost,
-            )
-        return times[0], times[1]
+            else:
+                return _in_turn(replays, self._device, Called.DEVICE)
+        for arrange in (first, second):
+            arrange()
+            for _ in range(WARMUP):
+                run()
+        return _in_turn([run, run], self._device, Called.HOST, before=[first, second])
 
     def _replays(self, run: Run, arrangements: Sequence[Arrange]) -> list[Run]:
         """Replays of each arrangement; one that the race before had is not captured again."""
@@ -124,12 +111,6 @@ class TorchClock:
         return graph.replay
 
 
-def _is_lost(times: Sequence[Sequence[float]]) -> bool:
-    """True if each sample of the second took longer than all of the first."""
-    first, second = times
-    return len(second) >= FEW and min(second) > max(first)
-
-
 class CompiledClock:
     """Calls from Python a model that is compiled once in each arrangement, by `torch.compile`.
 
@@ -145,12 +126,7 @@ class CompiledClock:
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """See `ModelClock`."""
         runs = [self._compiled(run, arrange) for arrange in (first, second)]
-        executor = shared_executor(self._device)
-        with on_default_stream(executor):
-            times = in_turn(
-                *(runs, executor, Called.HOST, L2.WARM), rounds=ROUNDS, samples=1, before=[first, second]
-            )
-        return times[0], times[1]
+        return _in_turn(runs, self._device, Called.HOST, warmup=1, before=[first, second])
 
     def _compiled(self, run: Run, arrange: Arrange) -> Run:
         """Compiles the model as it is arranged, for code of its own: what is compiled for one is looked up by code, and
@@ -166,3 +142,29 @@ class CompiledClock:
         for _ in range(WARMUP):  # the first ones compile, and capture
             compiled()
         return compiled
+
+
+def _in_turn(
+    runs: Sequence[Run], device: Device, called: Called, *, warmup: int = 0, before: Sequence[Arrange] = ()
+) -> tuple[float, float]:
+    """Median microseconds of two runs in turn, as `in_turn` has them; a race that the second has lost ends early."""
+    executor = shared_executor(device)
+    with on_default_stream(executor):
+        first, second = in_turn(
+            runs,
+            executor,
+            called,
+            L2.WARM,
+            rounds=ROUNDS,
+            samples=1,
+            warmup=warmup,
+            before=before,
+            is_over=_is_lost,
+        )
+    return first, second
+
+
+def _is_lost(times: Sequence[Sequence[float]]) -> bool:
+    """True if each sample of the second took longer than all of the first."""
+    first, second = times
+    return len(second) >= FEW and min(second) > max(first)
