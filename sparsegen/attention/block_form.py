@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -65,17 +65,19 @@ class BlockForm:
     def problem(self, kind: type[P], heads: int, head_dim: int, dtype: DType) -> P:
         """The operator's problem for heads that share the mask; of the forward or of the backward pass."""
         queries, keys = self.mask.shape
-        sizes = {"queries": queries, "keys": keys, "kv_heads": heads, "group": 1, "head_dim": head_dim}
-        if self.block is None:
-            return kind(**sizes, dtype=dtype, span=self.span, masks=MasksOf.NOBODY)
+        of_blocks: dict[str, Any] = {"masks": MasksOf.NOBODY}
+        if self.block is not None:
+            of_blocks = {"masks": MasksOf.ALL, "block": self.block, "density": self.density}
+            of_blocks["partial_blocks"] = Room(int(self.partial.sum()))
         return kind(
-            **sizes,
+            queries=queries,
+            keys=keys,
+            kv_heads=heads,
+            group=1,
+            head_dim=head_dim,
             dtype=dtype,
             span=self.span,
-            block=self.block,
-            density=self.density,
-            masks=MasksOf.ALL,
-            partial_blocks=Room(int(self.partial.sum())),
+            **of_blocks,
         )
 
     def operands(self) -> dict[str, Array]:
@@ -94,7 +96,7 @@ class BlockForm:
     def _places_of_rows(self, numbers: Array) -> Iterator[Array]:
         """The partial blocks of one row of blocks after the other that has some: bool, blocks × rows × columns."""
         (height, width), offsets = self.sides, self.mask.row_offsets
-        for number in np.nonzero((numbers != FULL).any(axis=1))[0]:
+        for number in map(int, np.nonzero((numbers != FULL).any(axis=1))[0]):
             first, last = number * height, min((number + 1) * height, self.mask.shape[0])
             columns = self.mask.column_indices[offsets[first] : offsets[last]]
             rows = np.repeat(np.arange(last - first), np.diff(offsets[first : last + 1]))

@@ -16,7 +16,6 @@ from sparsegen.plan.arrays import Call, Target, caller
 from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.variant_launcher import variant_launcher
 from sparsegen.system.device_bound import DeviceBound
-from sparsegen.system.numpy_types import Array
 from sparsegen.tuning_db.records import Variant
 
 
@@ -46,7 +45,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
     def __init__(
         self,
         operator: Operator,
-        kept: Mapping[str, Array],
+        kept: Mapping[str, Any],
         *,
         implementation: AttentionImplementation,
         heads: int | None,

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sparsegen import backends
 from sparsegen.dispatch.choice import choose
@@ -155,7 +156,7 @@ class Implementations:
     context: str
 
 
-def decide_by_times(name: str, time: Time, others: Mapping[str, Time]) -> Decision:
+def decide_by_times(name: str, time: Time, others: Mapping[Any, Time]) -> Decision:
     """Decides by expected times alone: for an implementation that takes no longer than each of the others."""
     taken = "; ".join((f"{name} take {time}", *(f"{other} {its}" for other, its in others.items())))
     return Decision.always(all(time.is_at_most(its) for its in others.values()), taken)

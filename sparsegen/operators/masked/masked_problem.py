@@ -111,7 +111,7 @@ class Density(Parameter):
         results of no block prove nothing.
         """
         share = np.full(shape[-2:-1], self.share)
-        if self.longest and share.size:
+        if self.longest and share.ndim:
             share[share.size // 2] = self.longest
         live = rng.random(shape) < share[..., None]
         if not live.any():

@@ -207,7 +207,7 @@ def prepared(
             call.operator,
             call.operands,
             lambda written, inputs: (
-                call.results(written, inputs)[0][0],
+                call.results(written, inputs),
                 room_for_weights(inputs[0], pattern, heads=0),
             ),
         )

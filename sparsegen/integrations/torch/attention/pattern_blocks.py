@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,7 +17,7 @@ from sparsegen.attention.choice import Request, decide_blocks
 from sparsegen.attention.steps import at_once
 from sparsegen.dispatch.options import OnMiss
 from sparsegen.integrations.torch.attention import block_attention_kernels as kernels
-from sparsegen.integrations.torch.attention.attention_options import AttentionOptions, Beside
+from sparsegen.integrations.torch.attention.attention_options import AttentionOptions
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.prepared_calls import PreparedCall
@@ -53,14 +54,21 @@ class PatternBlocks:
         return dq.squeeze_(0), dk.squeeze_(0), dv.squeeze_(0)
 
     def prepared(self, q: Tensor, k: Tensor, v: Tensor) -> PreparedCall | None:
-        """The forward kernel, whose results are those of a batch of one; None where PyTorch computes them."""
+        """The forward kernel, whose result is O; None where PyTorch computes it."""
         found = kernels.prepared(q[None], k[None], v[None], *self.beside, *self._options())
         if found is None:
             return None
+        beside: Any = self.beside
+
+        def out_of(written: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> Tensor:
+            results: Any = found.results(written, [inputs[0][None]])
+            out: Tensor = results[0][0]
+            return out
+
         return PreparedCall(
             found.operator,
-            lambda inputs: found.operands([*(tensor[None] for tensor in inputs[:3]), *self.beside]),
-            lambda written, inputs: found.results(written, [inputs[0][None]]),
+            lambda inputs: found.operands([*(tensor[None] for tensor in inputs[:3]), *beside]),
+            out_of,
         )
 
     def _options(self) -> AttentionOptions:
@@ -107,10 +115,7 @@ def _form(pattern: SparsePattern, q: Tensor, *, trains: bool) -> BlockForm | Non
 
 def _on_device(form: BlockForm, device: torch.device, scale: float) -> PatternBlocks:
     operands = {name: torch.from_numpy(np.array(array)).to(device) for name, array in form.operands().items()}
-    beside = Beside(
-        *(operands[name][None, None] if name in operands else None for name in ("mask", "numbers")),
-        operands.get("bits"),
-    )
+    mask, numbers = (operands[name][None, None] if name in operands else None for name in ("mask", "numbers"))
     options = AttentionOptions(
         scale=scale,
         softcap=0.0,
@@ -124,4 +129,4 @@ def _on_device(form: BlockForm, device: torch.device, scale: float) -> PatternBl
         longest=form.density.longest,
         deterministic=False,
     )
-    return PatternBlocks((beside.words, beside.numbers, beside.bits, None, None), options)
+    return PatternBlocks((mask, numbers, operands.get("bits"), None, None), options)
