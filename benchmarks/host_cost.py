@@ -27,13 +27,14 @@ from sparsegen.integrations.torch.blocks import dropout
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.matrix.generators import random_uniform
 
+BATCHES = 15  # of calls that are timed
 IN_TURN = 36  # layers, as of a small encoder
 
 
-def microseconds_per_call(call: Callable[[], object], batch: int = 200, batches: int = 15) -> float:
+def microseconds_per_call(call: Callable[[], object], batch: int = 200) -> float:
     """Median over batches of the host time of one call."""
     taken = []
-    for _ in range(batches):
+    for _ in range(BATCHES):
         torch.cuda.synchronize()
         began = time.perf_counter()
         for _ in range(batch):

@@ -92,7 +92,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "unseen": lambda: suite_tables.unseen(RESULTS),
     "ablation": of_file("ablation_float32", study_tables.ablation),
     "search": of_file("search_quality", study_tables.search),
-    "dispatch": of_file("dispatch_transfer", study_tables.dispatch),
     "never-slower": of_file("never_slower", study_tables.never_slower),
     "host": of_file("host_cost", study_tables.host),
     "decode-n8": of_rows("sweep_decode_n8", study_tables.sweep),

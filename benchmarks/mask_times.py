@@ -18,6 +18,7 @@ import click
 import torch
 from torch import Tensor
 
+from benchmarks.graph_capture import captured
 from benchmarks.study import times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import block_attention, masks
@@ -75,22 +76,6 @@ def ways(row: Row, q: Tensor, k: Tensor) -> dict[str, Callable[[], Any]]:
     }
 
 
-def captured(make: Callable[[], Any]) -> Callable[[], None]:
-    """The launches of a call as a CUDA graph, whose results live on in it."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        make()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        kept = make()
-
-    def replay(_: Any = kept) -> None:
-        graph.replay()
-
-    return replay
-
-
 def measured(row: Row, place: torch.device) -> dict[str, Any]:
     torch.manual_seed(0)
     q, k, v = (
@@ -107,7 +92,7 @@ def measured(row: Row, place: torch.device) -> dict[str, Any]:
     found: dict[str, Any] = asdict(row)
     if place.type == "cuda":
         with torch.no_grad():
-            runs = [captured(call) for call in calls.values()]
+            runs = [captured(call, place)[0] for call in calls.values()]
             us = times_in_turn(runs, l2=L2.CLEAN, rounds=ROUNDS)
         found["us"] = dict(zip(calls, us, strict=True))
     return found

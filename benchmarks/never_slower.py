@@ -37,6 +37,7 @@ import torch
 from torch import nn
 
 import sparsegen
+from benchmarks.graph_capture import captured
 from benchmarks.study import known_rows, times_in_turn, write_results
 from benchmarks.study_tables import SLOWER
 from sparsegen.backends import find_device
@@ -96,10 +97,7 @@ def graph_of(run: Run) -> Run:
     for _ in range(3):
         run()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
+    return captured(run, torch.device("cuda"))[0]
 
 
 def random_pattern(m: int, k: int, sparsity: float, seed: int) -> scipy.sparse.csr_array:

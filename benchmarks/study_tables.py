@@ -106,21 +106,6 @@ def search(document: Document) -> str:
     return table(head, rows)
 
 
-def dispatch(document: Document) -> str:
-    """Dispatch to matrices that were not tuned."""
-    s = document["summary"]
-    rows = [
-        ["dispatched from the database", f"{s['geometric_mean_regret']:.3f}", f"{s['worst_regret']:.2f}"],
-        ["rule of thumb, nothing tuned", f"{s['geometric_mean_untuned_regret']:.3f}", "–"],
-    ]
-    head = [
-        f"{s['tested_on']} matrices, {s['tuned_on']} others tuned",
-        "geometric mean to tuning each",
-        "worst",
-    ]
-    return table(head, rows)
-
-
 def never_slower(document: Document) -> str:
     """Table of dispatch's choices without tuning, over dense products: products, models from Python and as graphs."""
     kinds: dict[tuple[str, str], list[Mapping[str, Any]]] = {}

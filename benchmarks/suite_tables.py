@@ -145,13 +145,13 @@ def unseen(folder: Path) -> str:
             if WITHOUT_SUITE in s.worst_unseen:
                 newest[s.suite, s.dtype] = file, s
     rows = []
-    for file, s in newest.values():
+    for _, s in newest.values():
         mean, worst = s.unseen_to_tuned[WITHOUT_SUITE], s.worst_unseen[WITHOUT_SUITE]
-        tried = NONE if s.tried is None else f"{s.tried}, least {s.least_tried}"
         name = f"{s.suite}, {of_factors(s.factor_type, TYPES[s.dtype])}"
-        rows.append([name, mean.count, f"{mean.value:.3f}", f"{worst:.2f}", tried, state_of([file], s.suite)])
-    head = ["time over the tuned winner's", "rows", "mean", "worst", "variants on record", "measured"]
-    return table(head, rows)
+        rows.append([name, mean.count, f"{mean.value:.3f}", f"{worst:.2f}"])
+    states = dict.fromkeys(state_of([file], s.suite) for file, s in newest.values())
+    made = table(["time over the tuned winner's", "rows", "mean", "worst"], rows)
+    return f"{made}\n\nMeasured {', '.join(states)}."
 
 
 def strongest(folder: Path, peers: Peers) -> str:

@@ -84,6 +84,66 @@ RIGHT = {
         },
         many_keys,
     ),
+    "block_attention of warps": PlantedBugs(
+        family("mma_attention"),
+        Kind(
+            BlockAttentionProblem,
+            (("kv_heads", 2), ("group", 2), ("head_dim", 32)),
+            (("dtype", DType.FLOAT16), ("masks", MasksOf.HEADS), ("order", TokenOrder.HEADS)),
+            parameters=(("block", "16x32"), ("density", 0.6), ("span", "causal:600+20")),
+        ),
+        {"warps": 4, "row_tiles": 2, "stage_keys": 64, "stages": 2},
+        {
+            "a redo left out": ("!(found[0] <= kMostWeight && found[1] <= kMostWeight)", "false"),
+            "sums that do not shrink": ("tile[0] *= shrunk[0], tile[1] *= shrunk[0], ", ""),
+            "a row of the mask shifted": (
+                "rows_here[u], from) - leader",
+                "rows_here[u], from) - leader - 1",
+            ),
+            "dead parts that count": ("if ((flags & kDead) != 0) hide_dead(descriptor, piece);", ""),
+            "another row's live blocks": (
+                "is_live = (descriptor.parts[part] >> piece(i) & 1)",
+                "is_live = (descriptor.parts[part] & 1)",
+            ),
+            "parts that are not there": ("return blocks[0] & ~kEveryPiece;", "return blocks[0];"),
+            "no end of the band": ("if ((flags & kBounded) != 0) hide_bounded", "if (false) hide_bounded"),
+            "sinks that are skipped": ("|| first < band.sinks)", ")"),
+            "missing wait": (
+                "barrier_wait(state.full + stage.number, stage.parity);\n    StageDescriptor",
+                "StageDescriptor",
+            ),
+            "stages that are not free": (
+                "barrier_wait(state.empty + stage.number, stage.parity ^ 1);",
+                "",
+            ),
+            "another head's logarithms": (
+                "lse[static_cast<long long>(head) *",
+                "lse[static_cast<long long>(head ^ 1) *",
+            ),
+            "another head's keys": ("(k, batch_index, head / group,", "(k, batch_index, head % kv_heads,"),
+        },
+        many_keys,
+    ),
+    "block_attention of warps with partial blocks, biases and sinks": PlantedBugs(
+        family("mma_attention"),
+        Kind(
+            BlockAttentionProblem,
+            (("kv_heads", 1), ("group", 2), ("head_dim", 32)),
+            OPTIONS,
+            parameters=(("block", "64x128"), ("density", 0.6), ("partial_blocks", 30)),
+        ),
+        {"warps": 4, "row_tiles": 2, "stage_keys": 64, "queries": "shared"},
+        {
+            "halves of blocks that change places": ("kOfBlock - 1 - which % kOfBlock", "0"),
+            "another block's bits": ("numbers + static_cast<long long>(first / kBlockRows)", "numbers + (0)"),
+            "partial blocks that are full": (
+                "if (descriptor.bits[part][piece(i)] >= 0) flags |= kPartial;",
+                "",
+            ),
+            "another head's slope": ("changes.slope(state.head)", "changes.slope(0)"),
+        },
+        many_keys,
+    ),
     "block_attention_backward": PlantedBugs(
         family("tma_attention_backward"),
         Kind(

@@ -375,7 +375,7 @@ def test_what_was_dispatched_without_its_suite(tables: Any) -> None:
     result_file.write(older, tables.RESULTS / "untuned_a.json.xz")
     result_file.write(replace(newer, invocations=(later,)), tables.RESULTS / "bench_a.json.xz")
     found = made(tables, "unseen").splitlines()
-    assert found[2:] == ["| made-up, fp32 | 2 | 1.100 | 1.21 | – | 2026-01-03; nvcc |"]
+    assert found[2:] == ["| made-up, fp32 | 2 | 1.100 | 1.21 |", "", "Measured 2026-01-03; nvcc."]
 
 
 def test_uniform_sparsity(tables: Any) -> None:

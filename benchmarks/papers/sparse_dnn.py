@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.float64 import live_through_all_layers
 from benchmarks.markdown import figure, table
 from benchmarks.papers.budget import seconds
+from benchmarks.papers.float64 import live_through_all_layers
 from benchmarks.papers.study import Claim, Document, Point, Setting, Study, result
 from benchmarks.study import WrongResultError, torch_place
 from sparsegen import SparseNetwork

@@ -1,1 +1,1 @@
-"""Sparse attention out of several operators: in steps, or fused, and which of the two."""
+"""Attention with a fixed mask out of several operators: in steps, fused, or by blocks, and which of them."""

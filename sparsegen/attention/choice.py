@@ -1,4 +1,4 @@
-"""Implementations of sparse attention, and the choice: three operators in sequence, or one fused kernel."""
+"""Implementations of sparse attention, and the choice: by blocks, three operators in sequence, or one fused kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen import api
-from sparsegen.dispatch.chosen import Choice
+from sparsegen.attention.block_form import BlockForm, block_forms
+from sparsegen.dispatch.chosen import Choice, How
 from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.dense_or_sparse import Source, Time
 from sparsegen.dispatch.options import Dense, OnMiss
@@ -17,13 +18,30 @@ from sparsegen.errors import NoVariantError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features, occupied_blocks
-from sparsegen.measure.decision import Entrants, Implementations, decide_between, decide_by_lack, digest_of
-from sparsegen.operators import DType, ItemValues, SparseAttentionProblem
+from sparsegen.measure.decision import (
+    Entrants,
+    Implementations,
+    decide_between,
+    decide_by_lack,
+    decide_by_times,
+    digest_of,
+)
+from sparsegen.operators import (
+    BlockAttentionBackwardProblem,
+    BlockAttentionProblem,
+    DType,
+    ItemValues,
+    SparseAttentionProblem,
+)
 from sparsegen.settings import Settings
 from sparsegen.tuning_db.records import Task, Workload
 from sparsegen.tuning_db.shared_layers import described
 
 TILE = 64  # queries and keys of the tiles by which holes in a mask are judged
+# Time of a multiprocessor that a partial block of 128 x 128 takes beside a full one, forward and backward (H200).
+PARTIAL_US = {BlockAttentionProblem: 1.6, BlockAttentionBackwardProblem: 6.0}
+PARTIAL_PLACES = 128 * 128
+PASSES = 3.5  # of the steps' forward pass, with its two products, that both passes take, with seven
 
 
 class AttentionImplementation(StrEnum):
@@ -31,6 +49,9 @@ class AttentionImplementation(StrEnum):
 
     STEPS = "steps"  # sddmm, sparse_softmax and spmm: any dtype and head_dim, scores in memory
     FUSED = "fused"  # sparse_attention: one launch, nothing in between in memory
+    BLOCKS = (
+        "blocks"  # block_attention: likewise, over the blocks that hold a place and the bits of partial ones
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +91,91 @@ class Request:
             {"operator": "spmm", "n": self.head_dim, "item_values": values},
         ]
         return [{**step, "dtype": self.dtype, "batch": self.at_once} for step in steps]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A mask as attention by blocks takes it, and why that runs."""
+
+    form: BlockForm
+    decision: Decision
+
+
+def decide_blocks(request: Request, *, is_named: bool = False, trains: bool = False) -> Blocks | None:
+    """Decides whether attention by blocks runs; None if the other implementations do.
+
+    It runs where it should take less time than the fused kernel and than the steps do, by the times in the database or
+    the families' models, and where nothing of theirs is pinned.
+
+    Args:
+        is_named: the caller names this implementation.
+        trains: count the backward pass too, which the fused kernel has not.
+
+    Raises:
+        NoVariantError: it is named, and no kernel takes such masks, elements or head dimensions.
+        DatabaseError: see `sparsegen.lookup`; and what `sparsegen.tune` raises if it is called.
+    """
+    found = list[tuple[Time, BlockForm]]()
+    why = NoVariantError("block_attention takes masks with a place that lives")
+    for form in block_forms(request.mask) if request.mask.nnz else ():
+        try:
+            found.append((_blocks_time(request, form, trains), form))
+        except NoVariantError as error:
+            why = error
+    if not found:
+        if is_named:
+            raise why
+        return None
+    time = Time.least(time for time, _ in found)
+    form = next(form for own, form in found if own is time)
+    if is_named:
+        return Blocks(form, Decision.by_name(ours=True))
+    others = _other_times(request, trains)
+    if others is None:
+        return None
+    decision = decide_by_times(AttentionImplementation.BLOCKS, time, others)
+    return Blocks(form, decision) if decision.on_device else None
+
+
+def _blocks_time(request: Request, form: BlockForm, trains: bool) -> Time:
+    """The expected time of attention by blocks; raises NoVariantError."""
+    times, device = [], described(request.device, request.db)
+    for kind in tuple(PARTIAL_US) if trains else (BlockAttentionProblem,):
+        problem = form.problem(kind, request.heads, request.head_dim, request.dtype)
+        choice = api.lookup(problem=problem, **request.look_up)
+        if request.on_miss is OnMiss.TUNE and not choice.is_hit:
+            api.tune(problem=problem, device=request.device, db=request.db)
+            choice = api.lookup(problem=problem, **request.look_up)
+        time = choice.sparse
+        if time is None:
+            features = problem.features(problem.without_pattern)
+            time = Time.of_sparse(choice.family.predicted_us(problem, features, device), Source.PREDICTED)
+        if not time.is_measured and form.block is not None:  # models know of full blocks alone
+            places = request.heads * int(form.partial.sum()) * form.block.rows * form.block.columns
+            more = PARTIAL_US[kind] * places / PARTIAL_PLACES / request.device.multiprocessors
+            time = time._replace(us=time.us + more)
+        times.append(time)
+    return Time.of_all(times)
+
+
+def _other_times(request: Request, trains: bool) -> dict[AttentionImplementation, Time] | None:
+    """Expected times of the other implementations that can run; None if a variant of theirs is pinned."""
+    found = {
+        implementation: _choices(request, implementation)
+        for implementation in (AttentionImplementation.FUSED, AttentionImplementation.STEPS)
+    }
+    able = {name: choices for name, choices in found.items() if not isinstance(choices, NoVariantError)}
+    if any(choice.how is How.PINNED for choices in able.values() for choice in choices):
+        return None
+    if len(able) == len(found):
+        fused, steps = able.values()
+        times = dict(zip(able, _times(request, fused[0], steps), strict=True))
+    else:
+        times = {name: _estimate(request, name, choices) for name, choices in able.items()}
+    if trains:
+        times.pop(AttentionImplementation.FUSED, None)
+        times = {name: time._replace(us=PASSES * time.us) for name, time in times.items()}
+    return times
 
 
 def decide_implementation(
@@ -117,10 +223,20 @@ def _times(request: Request, fused: Choice, steps: list[Choice]) -> tuple[Time, 
     times = [time for time in known if time is not None]
     if len(times) == 1 + len(steps):
         return times[0], Time.of_all(times[1:], turns)
+    return (
+        _estimate(request, AttentionImplementation.FUSED, [fused]),
+        _estimate(request, AttentionImplementation.STEPS, steps),
+    )
+
+
+def _estimate(request: Request, implementation: AttentionImplementation, choices: list[Choice]) -> Time:
+    """The time of an implementation by heuristics."""
     device = described(request.device, request.db)
-    by_fused = _fused_estimate(fused, request.mask, device)
-    by_steps = turns * _steps_estimate(steps, request.mask, device)
-    return Time.of_sparse(by_fused, Source.PREDICTED), Time.of_sparse(by_steps, Source.PREDICTED)
+    if implementation is AttentionImplementation.FUSED:
+        us = _fused_estimate(choices[0], request.mask, device)
+    else:
+        us = request.heads // request.at_once * _steps_estimate(choices, request.mask, device)
+    return Time.of_sparse(us, Source.PREDICTED)
 
 
 def _choices(request: Request, implementation: AttentionImplementation) -> list[Choice] | NoVariantError:

@@ -1,18 +1,17 @@
-"""Sparse attention by one fused kernel, called like the three steps of `AttentionOperator`."""
+"""Sparse attention in one launch, called like the three steps of `AttentionOperator`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
-
-import numpy as np
 
 from sparsegen.attention.choice import AttentionImplementation
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.decision import Decision
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
-from sparsegen.operators import DType, SparseAttentionOperator, TensorSpec
+from sparsegen.operators import DType, Operator, TensorSpec
 from sparsegen.plan.arrays import Call, Target, caller
 from sparsegen.plan.own_launch import Bound, OwnLaunch
 from sparsegen.plan.variant_launcher import variant_launcher
@@ -23,8 +22,9 @@ from sparsegen.tuning_db.records import Variant
 class FusedAttentionOperator(DeviceBound, OwnLaunch):
     """softmax(scale · Q · Kᵀ at a mask) · V in one launch; make one with `prepare_attention`.
 
-    A query whose row of the mask has no nonzero gets zeros. Scores and weights are never in memory. Keys and values
-    must be finite also where no query sees them: a weight of 0 times infinity is NaN.
+    The fused kernel takes the mask's places, ``block_attention`` its live blocks and the bits of partial ones. A query
+    whose row of the mask has no nonzero gets zeros. Scores and weights are never in memory. Keys and values must be
+    finite also where no query sees them: a weight of 0 times infinity is NaN.
 
     Calls are thread-safe, never tune, compile or wait, and allocate nothing but ``out``: a CUDA graph captures them
     (capture after one call in the same thread). Gradients are not recorded;
@@ -32,10 +32,11 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
 
     Attributes:
         heads, head_dim, scale: the values that it was prepared with.
+        implementation: ``fused`` or ``blocks``.
         dtype, device: type of the arrays, and the device that it runs on.
         operands, result: shapes and dtypes of Q, K, V and of the result.
         work_bytes: device memory for each thread that calls it: none.
-        decision: decision of `prepare_attention` between it and the three steps.
+        decision: decision of `prepare_attention` between it and the other implementations.
     """
 
     work_bytes = 0
@@ -43,13 +44,20 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
 
     def __init__(
         self,
-        operator: SparseAttentionOperator,
+        operator: Operator,
+        kept: Mapping[str, Any],
         *,
+        implementation: AttentionImplementation,
         heads: int | None,
         head_dim: int,
         scale: float,
     ) -> None:
-        """Take an operator with a batch of the heads; ``heads=1`` has a dimension for it, and None has none."""
+        """Take an operator of all heads; ``heads=1`` has a dimension for it, and None has none.
+
+        Args:
+            kept: the operands beside Q, K and V.
+        """
+        self.implementation = implementation
         self.heads, self.head_dim, self.scale = heads, head_dim, scale
         self._launcher = variant_launcher(operator)
         self._prepared = self._launcher.prepared
@@ -59,7 +67,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         self.operands = tuple(self._with_heads(spec) for spec in self._prepared.operands[:3])
         self.result = self._with_heads(self._prepared.result)
         with self.executor.entered():
-            self._scale = self.executor.upload(np.array([scale], dtype=np.float32))
+            self._kept = [self.executor.upload(kept[spec.name]) for spec in self._prepared.operands[3:]]
             self.executor.synchronize()  # calls may come on other streams than the upload
         self.launching = nullcontext()  # nothing that it reads is ever replaced
         self._callers: dict[type, Call] = {}
@@ -89,7 +97,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
 
     @property
     def choices(self) -> dict[str, Choice]:
-        """The variant, ``attention``, and why it was chosen among those of the fused kernel."""
+        """The variant, ``attention``, and why it was chosen among those of its operator."""
         return {"attention": self._launcher.choice}
 
     @property
@@ -104,7 +112,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         lines = [
             f"attention of {heads} head{'s' if heads > 1 else ''}, {queries} queries × {keys} keys, head_dim "
             f"{self.head_dim}, {self.dtype}: 1 launch",
-            f"{AttentionImplementation.FUSED}: {self.decision.why}",
+            f"{self.implementation}: {self.decision.why}",
             "attention:",
             *(f"  {line}" for line in self._launcher.explain().splitlines()),
         ]
@@ -112,9 +120,9 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
 
     def _bind(self) -> Bound:
         """A launch of one thread: ``bound(stream, q, k, v, out)``."""
-        launch, scale = self._prepared.bound(), self._scale.address
+        launch, kept = self._prepared.bound(), [buffer.address for buffer in self._kept]
 
         def run(stream: int, q: int, k: int, v: int, out: int) -> None:
-            launch(stream, q, k, v, scale, out)
+            launch(stream, q, k, v, *kept, out)
 
         return run

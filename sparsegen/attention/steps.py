@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from sparsegen import api, arguments, backends
-from sparsegen.attention.choice import AttentionImplementation, Request, decide_implementation
+from sparsegen.attention.block_form import BlockForm
+from sparsegen.attention.choice import (
+    AttentionImplementation,
+    Request,
+    decide_blocks,
+    decide_implementation,
+)
 from sparsegen.attention.fused import FusedAttentionOperator
 from sparsegen.backends.executor import Buffer
 from sparsegen.dispatch.chosen import Choice
@@ -24,7 +30,7 @@ from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_mask
 from sparsegen.measure.decision import Entrants
 from sparsegen.measure.race import call_on_addresses
-from sparsegen.operators import DType, Operator, SparseAttentionOperator, TensorSpec, member
+from sparsegen.operators import BlockAttentionProblem, DType, Operator, TensorSpec, member
 from sparsegen.plan.arrays import Call, Target, caller
 from sparsegen.plan.binding import BoundVariant, bind_variant
 from sparsegen.plan.own_launch import Bound, OwnLaunch
@@ -53,14 +59,18 @@ def prepare_attention(
 ) -> AttentionOperator | FusedAttentionOperator:
     """Prepare softmax(scale · Q · Kᵀ at the mask) · V; do it once for a mask.
 
-    There are two implementations. In steps, it runs the operators ``sddmm`` (k = head_dim), ``sparse_softmax`` and
+    There are three implementations. In steps, it runs the operators ``sddmm`` (k = head_dim), ``sparse_softmax`` and
     ``spmm`` (n = head_dim). Each of them is looked up in the tuning database on its own, with a batch of
     ``heads_at_once``. Fused, it runs the operator ``sparse_attention`` (k = head_dim) with a batch of all heads; this
-    supports 16-bit elements and head dimensions that are multiples of 8. The implementation with the shorter time in
-    the database runs. Where the database does not know both times, a heuristic prefers the fused kernel, unless nearly
-    all elements of the 64 × 64 tiles that hold a nonzero are zeros. On a GPU, where these times do not tell that the
-    fused kernel is faster, both are timed on the spot, once, and the database keeps the answer; what counts is the
-    device's time.
+    supports 16-bit elements and head dimensions that are multiples of 8. By blocks, it runs ``block_attention``, with a
+    causal window and sinks if that is all that the mask says, else over the blocks of 128 × 128 or 64 × 64 that hold a
+    nonzero, with bits of partial ones.
+
+    Blocks run where they should take less time than both others, by the database or the families' models. Of the
+    others the implementation with the shorter time in the database runs. Where the database does not know both times, a
+    heuristic prefers the fused kernel, unless nearly all elements of the 64 × 64 tiles that hold a nonzero are zeros.
+    On a GPU, where these times do not tell that the fused kernel is faster, both are timed on the spot, once, and the
+    database keeps the answer; what counts is the device's time.
 
     Args:
         mask: anything that `sparsegen.as_csr` takes, queries × keys: query i sees the keys at the nonzeros of row i;
@@ -70,11 +80,11 @@ def prepare_attention(
         dtype: type of Q, K, V, the result, and the scores in between; sums are float32.
         scale: default 1 / √head_dim.
         heads_at_once: a divisor of heads; fewer need less memory for scores, and more launches. Default `at_once`.
-        implementation: ``"steps"`` or ``"fused"``; default the one that should be faster.
+        implementation: ``"steps"``, ``"fused"`` or ``"blocks"``; default the one that should be faster.
         on_miss, device, db: see `sparsegen.prepare`; nothing dense runs instead.
 
     Returns:
-        An `AttentionOperator` (steps) or a `FusedAttentionOperator`, which are called alike.
+        An `AttentionOperator` (steps) or a `FusedAttentionOperator` (one launch), which are called alike.
 
     Raises:
         MatrixError: the mask is malformed.
@@ -97,6 +107,15 @@ def prepare_attention(
     if not 1 <= batch <= MOST_AT_ONCE or many % batch:
         raise ConfigError(f"heads_at_once = {batch} is no divisor of {many} heads up to {MOST_AT_ONCE}")
     wanted = Request(pattern, many, batch, head_dim, kind, OnMiss.parse(on_miss), where, db)
+    named = (
+        None if implementation is None else member(AttentionImplementation, implementation, "implementation")
+    )
+    if named in (None, AttentionImplementation.BLOCKS):
+        blocks = decide_blocks(wanted, is_named=named is not None)
+        if blocks is not None:
+            operator = _by_blocks(wanted, heads, factor, blocks.form)
+            operator.decision = blocks.decision
+            return operator
     made = cache(partial(_prepared, wanted, heads, factor))
 
     def enter() -> Entrants:
@@ -105,14 +124,24 @@ def prepare_attention(
         calls = call_on_addresses(fused), call_on_addresses(steps)
         return Entrants(fused.variant, lambda _: calls, CALLS)
 
-    decision = decide_implementation(
-        wanted,
-        None if implementation is None else member(AttentionImplementation, implementation, "implementation"),
-        enter,
+    decision = decide_implementation(wanted, named, enter)
+    chosen = made(AttentionImplementation.FUSED if decision.on_device else AttentionImplementation.STEPS)
+    chosen.decision = decision
+    return chosen
+
+
+def _by_blocks(wanted: Request, heads: int | None, scale: float, form: BlockForm) -> FusedAttentionOperator:
+    """The operator of ``block_attention``; whoever prepares it says why."""
+    problem = form.problem(BlockAttentionProblem, wanted.heads, wanted.head_dim, wanted.dtype)
+    operator = api.prepare(problem=problem, scale=scale, **wanted.look_up)
+    return FusedAttentionOperator(
+        operator,
+        problem.kept({"scale": scale}) | form.operands(),
+        implementation=AttentionImplementation.BLOCKS,
+        heads=heads,
+        head_dim=wanted.head_dim,
+        scale=scale,
     )
-    operator = made(AttentionImplementation.FUSED if decision.on_device else AttentionImplementation.STEPS)
-    operator.decision = decision
-    return operator
 
 
 def _prepared(
@@ -123,8 +152,10 @@ def _prepared(
     parts = [{**options, **wanted.look_up} for options in wanted.options(implementation)]
     if implementation is AttentionImplementation.FUSED:
         fused = api.prepare(mask, **parts[0], scale=scale)
-        assert isinstance(fused, SparseAttentionOperator)
-        return FusedAttentionOperator(fused, heads=heads, head_dim=head_dim, scale=scale)
+        kept = {"scale": np.array([scale], np.float32)}
+        return FusedAttentionOperator(
+            fused, kept, implementation=implementation, heads=heads, head_dim=head_dim, scale=scale
+        )
     scores, softmax, product = (api.prepare(mask, **part) for part in parts)
     return AttentionOperator(scores, softmax, product, mask, heads=heads, head_dim=head_dim, scale=scale)
 

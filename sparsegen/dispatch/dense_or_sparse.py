@@ -72,6 +72,11 @@ class Time(NamedTuple):
         least_sure = max(times, key=lambda time: time.within)
         return cls(repeats * sum(time.us for time in times), least_sure.source, least_sure.within)
 
+    @classmethod
+    def least(cls, times: Iterable[Time]) -> Time:
+        """The shortest of some times."""
+        return min(times, key=lambda time: time.us)
+
     @property
     def is_measured(self) -> bool:
         return self.source is Source.MEASURED

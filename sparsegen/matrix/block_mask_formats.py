@@ -42,7 +42,7 @@ def to_bsr(mask: BlockMask) -> scipy.sparse.bsr_array:
     """
     import scipy.sparse
 
-    require_whole_blocks(mask, "BSR")
+    require_whole_blocks(mask)
     offsets, columns = to_csr_of_blocks(mask)
     values = np.ones((columns.size, *mask.block), dtype=np.bool_)
     return scipy.sparse.bsr_array((values, columns, offsets), shape=mask.shape, blocksize=mask.block)
@@ -119,8 +119,8 @@ def to_counts(mask: BlockMask) -> tuple[Array, Array]:
     return live.sum(axis=1).astype(np.int32), indices
 
 
-def require_whole_blocks(mask: BlockMask, what: str) -> None:
-    """Refuses masks whose last blocks are cut off.
+def require_whole_blocks(mask: BlockMask) -> None:
+    """Refuses masks whose last blocks are cut off, which BSR cannot hold.
 
     Raises:
         MatrixError: the blocks do not divide the shape; the message says which shape they would.
@@ -130,7 +130,7 @@ def require_whole_blocks(mask: BlockMask, what: str) -> None:
             str(round_up(size, side)) for size, side in zip(mask.shape, mask.block, strict=True)
         )
         raise MatrixError(
-            f"{what} needs blocks that divide the shape, and {mask.block[0]} × {mask.block[1]} do not divide "
+            f"BSR needs blocks that divide the shape, and {mask.block[0]} × {mask.block[1]} do not divide "
             f"{mask.shape[0]} × {mask.shape[1]}; pad it to {whole}",
             source=_SOURCE,
         )

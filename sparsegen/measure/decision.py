@@ -15,9 +15,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sparsegen import backends
 from sparsegen.dispatch.choice import choose
@@ -155,6 +156,12 @@ class Implementations:
     context: str
 
 
+def decide_by_times(name: str, time: Time, others: Mapping[Any, Time]) -> Decision:
+    """Decides by expected times alone: for an implementation that takes no longer than each of the others."""
+    taken = "; ".join((f"{name} take {time}", *(f"{other} {its}" for other, its in others.items())))
+    return Decision.always(all(time.is_at_most(its) for its in others.values()), taken)
+
+
 def decide_by_lack(task: Task, kernel: object, others: object) -> Decision:
     """Decides where look-ups found an error in the place of one of both choices.
 
@@ -260,7 +267,7 @@ def decide_model(
         layer: a sparse layer of the model; None if nothing can be recorded.
         context: digest of both arrangements, and of all that their times depend on.
         timed: times both.
-        samples: number of samples of each.
+        samples: number of samples of each, at most.
         pinned: why ours run whatever is measured; empty if that decides.
     """
     probes = [] if layer is None else layer.choice.raced

@@ -123,6 +123,7 @@ def in_turn(
     seconds: float = SECONDS,
     warmup: int = 1,
     before: Sequence[Callable[[], None]] = (),
+    is_over: Callable[[Sequence[Sequence[float]]], bool] = lambda times: False,
 ) -> list[float]:
     """Median microseconds of each of several calls in the default stream, taken in turn.
 
@@ -134,6 +135,7 @@ def in_turn(
         seconds: upper limit for each one's samples in a round, but for the first of them.
         warmup: calls ahead of each one's samples in a round.
         before: for each call what its rounds begin with, untimed.
+        is_over: asked after each round with the samples of each, whether what is known suffices.
     """
     clock = Clock(executor)
     leads = [clock.lead_for(run) if called is Called.DEVICE else None for run in runs]
@@ -148,6 +150,8 @@ def in_turn(
                     run, samples=samples, calls=calls, l2=l2, budget_s=seconds, warmup=warmup
                 )
             taken += timing.samples_us
+        if is_over(times):
+            break
     executor.synchronize()
     return [float(np.median(taken)) for taken in times]
 

@@ -105,7 +105,7 @@ class SparseNetwork:
         self._operators: dict[tuple[int, Readout], Operator] = {}
         self._packed: dict[tuple[Readout, int], PackedNetwork] = {}
         self._groups: dict[GroupKey, DeviceGroup] = {}
-        self._exact: dict[bool, ExactRun] = {}
+        self._exact: ExactRun | None = None
         self._float64: dict[tuple[str, int], Float64Run] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -235,21 +235,16 @@ class SparseNetwork:
         self.undecided = found.undecided
         return found.live
 
-    def exact_run(self, *, all_layers: bool = False) -> ExactRun:
+    def exact_run(self) -> ExactRun:
         """Returns the runner of exact categories on the device; kept for the next call.
-
-        Args:
-            all_layers: compute all layers of inputs that may live, as inference without exactness does, and not only
-                as many as it takes to be certain: to compare times.
 
         Raises:
             ConfigError: see `categories`.
         """
-        if all_layers not in self._exact:
+        if self._exact is None:
             require_monotone(self.network, self.activation, self.dtype)
-            float64 = self._float64_run(self._found_device())
-            self._exact[all_layers] = ExactRun(float64, self._bound_variant, all_layers)
-        return self._exact[all_layers]
+            self._exact = ExactRun(self._float64_run(self._found_device()), self._bound_variant)
+        return self._exact
 
     def _bound_variant(self, network: Network, batch: int, readout: Readout) -> BoundVariant:
         """A variant for a network that bounds some layers of this one."""

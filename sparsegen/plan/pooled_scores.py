@@ -16,6 +16,7 @@ from sparsegen.system.integers import ceil_div
 
 FILE = "pooled_scores.cu"
 THREADS, TILE = 256, 32  # of a thread block, and rows and columns of scores that it makes, as in the file
+ROWS = 8  # of a thread that are on their way at once, as in the file
 VECTOR_BYTES = 16
 MOST_ITEMS = 65535  # limits of a grid's y and z
 
@@ -39,10 +40,14 @@ class PooledTokens:
         """Number of blocks; the last one may be cut off."""
         return ceil_div(self.tokens, self.block)
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
+    def together(self, parts: int) -> int:
+        """Blocks that a thread block pools, of rows that so many threads read."""
+        groups = max(1, THREADS // parts)
+        return groups // min(groups, ceil_div(self.block, ROWS))
+
+    def sizes(self, parts: int) -> tuple[int, ...]:
         """The kernel's arguments."""
-        return (self.heads, self.tokens, self.block, *self.strides)
+        return (self.heads, self.tokens, self.block, *self.strides, self.together(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +69,11 @@ class PooledScores:
     is_aligned: bool
 
     @property
-    def entry(self) -> str:
-        """Name of the kernel that pools: by vectors of 16 bytes where these divide rows and strides."""
+    def width(self) -> int:
+        """Elements that a thread reads at once: 16 bytes where these divide rows and strides."""
         width = VECTOR_BYTES // self.dtype.itemsize
         divides = not any(side % width for side in (self.head_dim, *self.q.strides, *self.k.strides))
-        return f"pool_blocks_{self.dtype}_{width if self.is_aligned and divides else 1}"
+        return width if self.is_aligned and divides else 1
 
 
 def bind_pooled_scores(executor: Executor, what: PooledScores) -> Callable[..., None]:
@@ -85,10 +90,12 @@ def bind_pooled_scores(executor: Executor, what: PooledScores) -> Callable[..., 
         raise OperandError(
             f"q: a launch pools at most {MOST_ITEMS} items and as many heads, got {what.batch} and {heads}; pass parts"
         )
-    pool, product = plain_launchers(executor, FILE, what.entry, "score_blocks")
+    pool, product = plain_launchers(executor, FILE, f"pool_blocks_{what.dtype}_{what.width}", "score_blocks")
+    parts = what.head_dim // what.width
     threads, early = (THREADS, 1, 1), may_start_early(executor)
-    pooling = Launch((max(q.blocks, k.blocks), heads, what.batch), threads, starts_early=early)
-    given = what.head_dim, int(what.takes_most), *q.sizes, *k.sizes
+    across = max(ceil_div(tokens.blocks, tokens.together(parts)) for tokens in (q, k))
+    pooling = Launch((across, heads, what.batch), threads, starts_early=early)
+    given = what.head_dim, int(what.takes_most), *q.sizes(parts), *k.sizes(parts)
     pooled = pool.bind(pooling, *given, None, None, None, None)
     tiles = ceil_div(k.blocks, TILE), ceil_div(q.blocks, TILE)
     scoring = Launch((what.batch * q.heads, *tiles), threads, starts_early=early)

@@ -216,18 +216,6 @@ def test_a_study_whose_time_is_up_says_what_is_left_out(studies: Studies) -> Non
     assert rows == [] and "time is up: mlp-float32 and what follows is left out" in output
 
 
-def test_exact_categories(studies: Studies) -> None:
-    arguments = ("--neurons", "256", "--layers", "6", "--inputs", "40")
-    [row], _ = studies.run("exact_categories", *arguments)
-    assert row["checked"] == row["checked_on_host"] == 40 and row["ms"] > 0 and 0 <= row["living"] <= 40
-
-
-def test_exact_categories_of_all_networks_go_on_where_time_was_up(studies: Studies) -> None:
-    publish_text(studies.folder / "exact_categories.json.xz", NOTHING_MEASURED)
-    rows, output = studies.run("exact_categories", "--all", "--seconds", "-1")
-    assert rows == [] and "time is up: 1024 x 120 x 60000" in output
-
-
 def test_networks_on_devices(studies: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSEGEN_EMULATORS", "2")
     sizes = (
@@ -300,12 +288,6 @@ def test_rows_keep_the_state_that_measured_them(
     assert [row["state"] for row in document["rows"]] == ["first", "second"]
     assert all(row["measured"][:10] == document["date"] for row in document["rows"])
     assert study.known_rows(device, "nothing", "case") == {}
-
-
-def test_copied(studies: Studies) -> None:
-    rows, _ = studies.run("copied", "--tiny")
-    assert [row["operator"] for row in rows] == ["masked_conv2d", "sdd"]
-    assert {type(row["is_copied"]) for row in rows} == {bool}
 
 
 def test_mask_times(studies: Studies) -> None:

@@ -103,8 +103,8 @@ def test_the_operators_keep_pytorchs_rules(pattern: SparsePattern, place: str, k
     if keeps:
         out, weights = torch.ops.sparsegen.attention(*given, 0.3, True, pattern.handle)
         detached = (torch.ones_like(out), *(t.detach() for t in (*given, weights)))
-        torch.library.opcheck(ops.attention_backward, (*detached, 0.3, pattern.handle))
-        torch.library.opcheck(ops.attention_backward_carried, (*detached, 0.3, *held))
+        torch.library.opcheck(ops.attention_backward, (*detached, None, 0.3, pattern.handle))
+        torch.library.opcheck(ops.attention_backward_carried, (*detached, None, 0.3, *held))
 
 
 @pytest.mark.parametrize("lead", [(), (1,), (3, HEADS), (0,)])
@@ -198,9 +198,8 @@ def test_without_gradients_the_fused_kernel_runs_where_it_should_be_faster(
     torch.manual_seed(0)
     given = [torch.randn((*lead, 40, 16), dtype=torch.float16, requires_grad=True) for _ in range(3)]
     trained = sparse_attention(*given, own)
-    assert len(calls) == 3, "the weights are kept for the gradient"
+    assert not calls, "by blocks, whose gradients take less time than those of the steps"
     with torch.no_grad():
-        calls.clear()
         out = sparse_attention(*given, own)
         assert [call.problem.operator for call in calls] == ["sparse_attention"]
         assert calls[0].problem.batch == math.prod(lead)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ torch = pytest.importorskip("torch")
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from sparsegen import backends  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import BlockMaskTensor, block_attention  # noqa: E402
 from sparsegen.integrations.torch.attention import block_attention_kernels as kernels  # noqa: E402
 from sparsegen.integrations.torch.attention import plain_block_attention as plain  # noqa: E402
 from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks  # noqa: E402
+from sparsegen.integrations.torch.calls import devices  # noqa: E402
 from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
 from sparsegen.integrations.torch.calls.prepared_operators import operators  # noqa: E402
 from sparsegen.kernels.base import Constraint  # noqa: E402
@@ -443,6 +446,34 @@ def test_the_log_says_once_where_no_kernel_computes(
     assert len(told) == 2 and all(text.startswith("PyTorch computes this attention") for text in told)
     assert "takes softcap= or slopes=, and not both" in told[0]
     assert "no kernel computes it on emulator" in told[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["none", "causal window and sinks", "slopes", "learned sinks", "tokens"])
+def test_a_gpu_before_hopper_has_a_kernel_forward(
+    options: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = replace(
+        backends.emulator_device(),
+        compute_capability=(8, 0),
+        shared_memory_per_block=163 << 10,
+        shared_memory_per_multiprocessor=164 << 10,
+    )
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    monkeypatch.setattr(devices, "_devices", {"emulator": older})
+    monkeypatch.setattr(calls, "known", {})
+    monkeypatch.setattr(plain, "attention", None)
+    kernels._say_once.cache_clear()
+    order = OPTIONS[options].get("order", "heads")
+    given = operands(torch.float16, order=order, grad=True)
+    with caplog.at_level(logging.WARNING):
+        out, lse = block_attention(*given, some_mask((HEADS,)), return_lse=True, **OPTIONS[options])
+        right, right_lse = dense(*(t.double() for t in given), some_mask((HEADS,)), **OPTIONS[options])
+        close(out, right, torch.float16)
+        close(lse, right_lse, torch.float32)
+        out.sum().backward()
+    (told,) = (record.getMessage() for record in caplog.records if record.name == kernels.log.name)
+    assert "tma_attention_backward: warpgroups need compute capability 9.x" in told
 
 
 def test_a_problem_outside_of_a_family_s_scope_meets_no_heuristic(

@@ -303,3 +303,13 @@ def test_an_ellipsis_stands_for_dimensions_in_front() -> None:
 def test_bools_are_no_mask() -> None:
     with pytest.raises(OperandError, match="its from_blocks makes one of bools of blocks"):
         dsd(torch.ones(16, 16), torch.ones(8, 16), torch.ones(1, 1, dtype=torch.bool))
+
+
+def test_a_longer_row_of_a_mask_of_the_host_is_expected() -> None:
+    live = np.eye(16, dtype=np.bool_)
+    assert BlockMaskTensor.from_host(BlockMask.from_blocks(live, (64, 64))).longest == 0
+    live[3] = True
+    mask = BlockMaskTensor.from_host(BlockMask.from_blocks(live, (64, 64)))
+    assert mask.longest == pickle.loads(pickle.dumps(mask)).longest == mask[...].longest == 1
+    with pytest.raises(OperandError, match=r"longest = 2 is outside \[0, 1\]"):
+        BlockMaskTensor.from_blocks(torch.from_numpy(live), 64, longest=2)

@@ -119,6 +119,9 @@ def test_dense_where_that_is_measured_to_be_faster(model: Model, monkeypatch: py
     assert "dense is faster for 16 tokens: 4.0 µs, sparse 9.0 µs; for 128 tokens" in str(assumed)
     never = convert(Model(), sparsity=0.5, dense="never")
     assert len(never.converted) == 2
+    asked.clear()
+    convert(Model(), sparsity=0.5, example_inputs=torch.zeros(2, 3, dtype=torch.long))
+    assert not asked, "a look-up for each layer and number takes seconds in whole models, and decides nothing"
 
 
 def test_what_was_never_measured_is_converted_and_said(

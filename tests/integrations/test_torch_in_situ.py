@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,12 @@ from sparsegen import backends, lookup  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
 from sparsegen.integrations.torch.models import in_situ  # noqa: E402
-from sparsegen.integrations.torch.models.model_clock import CompiledClock, CompileMode  # noqa: E402
+from sparsegen.integrations.torch.models.model_clock import (  # noqa: E402
+    FEW,
+    CompiledClock,
+    CompileMode,
+    TorchClock,
+)
 from sparsegen.tuning_db.pins import Pin, Pins  # noqa: E402
 from sparsegen.tuning_db.pins_file import write_pins  # noqa: E402
 
@@ -211,7 +217,7 @@ def test_the_clock_of_a_cpu_times_both_arrangements(
     found = report.in_situ
     assert not found.captured and 0 < found.final_us <= found.dense_us and len(found.steps) == 2
     assert model.training and all(module.training for module in model.children())
-    assert "called from Python" in report.summary
+    assert "called from Python" in report.summary and not report.assumes_tokens
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -369,12 +375,36 @@ def test_graphs_are_captured_unless_calls_are_to_be_timed() -> None:
     assert not in_situ.TorchClock(host).captured
 
 
-def test_calls_on_the_host_are_timed_by_the_clock_that_times_all() -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "rounds"),
+    [pytest.param(1, 5, FEW, id="lost, which ends it"), pytest.param(5, 1, in_situ.ROUNDS, id="won")],
+)
+def test_calls_on_the_host_are_timed_by_the_clock_that_times_all(
+    first: int, second: int, rounds: int
+) -> None:
     arranged: list[int] = []
     found = in_situ.TorchClock(backends.emulator_device()).compare(
-        lambda: time.sleep(0.002 * arranged[-1]), lambda: arranged.append(1), lambda: arranged.append(5)
+        lambda: time.sleep(0.002 * arranged[-1]),
+        lambda: arranged.append(first),
+        lambda: arranged.append(second),
     )
-    assert 2e3 <= found[0] < found[1] and len(arranged) == 2 * (in_situ.ROUNDS + 1)
+    assert min(found) >= 2e3 and (found[0] < found[1]) == (first < second)
+    assert len(arranged) == 2 * (rounds + 1)
+
+
+def test_what_the_race_before_captured_is_not_captured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured: list[str] = []
+
+    def graph(_: Any, arrange: Any) -> Any:
+        captured.append(arrange)
+        return partial(time.sleep, 0.001)
+
+    monkeypatch.setattr(TorchClock, "_graph", staticmethod(graph))
+    clock = TorchClock(backends.emulator_device())
+    clock.captured = True
+    for pair in (("dense", "up"), ("dense", "q"), ("q", "q and k"), ("q and k", "dense")):
+        clock.compare(lambda: None, *pair)
+    assert captured == ["dense", "up", "q", "q and k", "dense"], "of the race before, and of none earlier"
 
 
 @pytest.mark.gpu

@@ -21,6 +21,7 @@ from torch._functorch.aot_autograd import make_boxed_func  # noqa: E402
 
 from sparsegen.integrations.torch import QuantizedLinear, SparseLinear, SparsePattern  # noqa: E402
 from sparsegen.integrations.torch.pattern import quantized_linear  # noqa: E402
+from sparsegen.integrations.torch.pattern.dense_codes import DenseCodes  # noqa: E402
 
 ROUNDINGS = [
     Quantization(ValueType.INT4, ScaleGroup.OF_32),
@@ -105,6 +106,70 @@ def test_the_race_decides(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(first, plain(x))
     assert layer.why(4) == "the unquantised values: 9 µs, unquantised 5 µs"
     assert {problem.value_type for problem in asked} == {ValueType.INT4}
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS, ids=str)
+@pytest.mark.parametrize("ours_wins", [True, False])
+def test_dense_codes_race(rounding: Quantization, ours_wins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    made: list[DenseCodes] = []
+
+    def by_peer(weight: DenseCodes, tokens: int) -> Any:
+        made.append(weight)
+        kind, codes = weight.rounding.value_type, weight.codes
+        numbers = codes.view(torch.float8_e4m3fn).float() if kind == "e4m3" else codes.float() + kind.smallest
+        zero = 0 if weight.zero_points is None else weight.zero_points.float() + kind.smallest
+        size = weight.rounding.group.size(codes.shape[1])
+        scales, zero = (
+            each.repeat_interleave(size, dim=1)[:, :96] if isinstance(each, torch.Tensor) else each
+            for each in (weight.scales.float(), zero)
+        )
+        full = ((numbers - zero) * scales).to(weight.scales.dtype)
+        return lambda x: weight.activation.of(nn.functional.linear(x, full, weight.bias))
+
+    def decided(*args: Any) -> Decision:
+        name = args[-1]
+        if name:
+            ours, dense = args[3]().pair(None)
+            torch.testing.assert_close(dense(), ours(), rtol=2e-2, atol=2e-2)
+        asked.append(name)
+        return Decision.always(not name or ours_wins, "5 µs, 9 µs")
+
+    monkeypatch.setattr(quantized_linear, "way_of", lambda *_: ("peer", by_peer))
+    monkeypatch.setattr(quantized_linear, "decide", decided)
+    layer, x = QuantizedLinear.from_sparse(sparse(), rounding), torch.randn(4, 96).half()
+    with torch.no_grad():
+        y = layer(x)
+    torch.testing.assert_close(y, expected(layer, x), rtol=2e-2, atol=2e-2)
+    assert set(asked) == {"", "dense codes by peer"} and len(made) == 1
+    says = (
+        "the codes: 5 µs, 9 µs; not the dense codes by peer: 5 µs, 9 µs"
+        if ours_wins
+        else "the dense codes by peer: 5 µs, 9 µs"
+    )
+    assert layer.why(4) == says
+
+
+@pytest.mark.parametrize("result", [None, 0.0])
+def test_peers_that_fail_or_differ_are_left_out(
+    result: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def by_peer(weight: DenseCodes, tokens: int) -> Any:
+        if result is None:
+            raise AssertionError("no such kernel")
+        return lambda x: x.new_full((len(x), len(weight.codes)), result)
+
+    def decided(*args: Any) -> Decision:
+        for run in args[3]().pair(None):
+            run()
+        return Decision.always(True, "")
+
+    monkeypatch.setattr(quantized_linear, "way_of", lambda *_: ("peer", by_peer))
+    monkeypatch.setattr(quantized_linear, "decide", decided)
+    layer, x = QuantizedLinear.from_sparse(sparse(), ROUNDINGS[0]), torch.randn(4, 96).half()
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), expected(layer, x), rtol=2e-2, atol=2e-2)
+    assert layer.why(4).startswith("the codes")
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=str)

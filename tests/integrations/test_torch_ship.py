@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 from click.testing import CliRunner  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from sparsegen.attention import choice  # noqa: E402
 from sparsegen.cli.main import cli  # noqa: E402
 from sparsegen.errors import (  # noqa: E402
     ConfigError,
@@ -60,6 +61,8 @@ with torch.no_grad():
         print("equal bits, and other shapes are refused")
 print(*(name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules))
 """
+
+WITHOUT_COMPILERS: list[str] = []  # their imports take seconds
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +135,7 @@ def block() -> nn.Module:
 def test_an_exported_program_has_equal_bits_elsewhere(block: nn.Module, tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in block.state_dict().items()}
     found = shipped(block, torch.randn(2, 5, 32), tmp_path / "block", "exported")
-    loads_elsewhere(tmp_path / "block")
+    assert loads_elsewhere(tmp_path / "block") == WITHOUT_COMPILERS
     assert len(found.launches) == 3 and found.dense == 1, "q, k and v are one launch"
     assert sorted(launch.problem.m for launch in found.launches) == [32, 48, 48]
     assert found.architectures == ("cpu",)
@@ -155,7 +158,33 @@ def test_codes_and_scales_are_shipped(tmp_path: Path) -> None:
     model = nn.Sequential(*(QuantizedLinear.from_sparse(layer, rounding) for layer in layers)).eval()
     found = shipped(model, torch.randn(2, 3, 64).half(), tmp_path / "model", "exported")
     assert [launch.problem.value_type for launch in found.launches] == [ValueType.INT4] * 2
-    loads_elsewhere(tmp_path / "model")
+    assert loads_elsewhere(tmp_path / "model") == WITHOUT_COMPILERS
+
+
+def test_an_exported_program_takes_named_inputs_and_is_compiled(tmp_path: Path) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = sparse(32, 32)
+
+        def forward(self, x: Tensor, *, more: Tensor, twice: bool) -> dict[str, Tensor]:
+            return {"sum": self.layer(x) + (2 * more if twice else more), "x": x}
+
+    torch.manual_seed(0)
+    model, given = Named().eval(), {"x": torch.randn(9, 32), "more": torch.ones(32), "twice": True}
+    ship(model, given, tmp_path / "model", program="exported")
+    loaded = runpy.run_path(str(tmp_path / "model" / "load.py"))["load"]()
+    turned = dict(reversed(given.items()))
+    with torch.no_grad():
+        wanted = model(**given)
+        for run in (loaded, torch.compile(loaded, backend="eager", fullgraph=True)):
+            found = run(**turned)
+            assert found.keys() == wanted.keys() and all(
+                torch.equal(found[key], wanted[key]) for key in wanted
+            )
+    for other in (given["x"].double(), given["x"][:1], 2.0):
+        with pytest.raises(RuntimeError, match=r"as in the example inputs: .*\(9, 32\), torch\.float32"):
+            loaded(**given | {"x": other})
 
 
 @pytest.mark.long
@@ -163,7 +192,7 @@ def test_a_compiled_program_has_equal_bits_elsewhere(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(sparse(32, 48), nn.ReLU(), sparse(48, 16)).eval()
     shipped(model, torch.randn(7, 32), tmp_path / "model", "compiled")
-    assert loads_elsewhere(tmp_path / "model") == [], "it loads without PyTorch's compilers, in a moment"
+    assert loads_elsewhere(tmp_path / "model") == WITHOUT_COMPILERS
 
 
 def test_images_autocast_and_halves(tmp_path: Path) -> None:
@@ -182,7 +211,7 @@ def test_images_autocast_and_halves(tmp_path: Path) -> None:
     torch.manual_seed(0)
     found = shipped(Images().eval(), torch.randn(2, 16, 3, 3), tmp_path / "images", "exported")
     assert {launch.problem.dtype.value for launch in found.launches} == {"bfloat16"}
-    loads_elsewhere(tmp_path / "images")
+    assert loads_elsewhere(tmp_path / "images"), "a program within the program is run by torch.export"
 
 
 def test_a_layer_called_with_two_numbers_of_tokens_has_two_launches(tmp_path: Path) -> None:
@@ -197,7 +226,7 @@ def test_a_layer_called_with_two_numbers_of_tokens_has_two_launches(tmp_path: Pa
     torch.manual_seed(0)
     found = shipped(Twice().eval(), torch.randn(9, 32), tmp_path / "twice", "exported")
     assert [launch.problem.n for launch in found.launches] == [9, 3]
-    loads_elsewhere(tmp_path / "twice")
+    assert loads_elsewhere(tmp_path / "twice") == WITHOUT_COMPILERS
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not here")
@@ -268,7 +297,7 @@ def test_masked_convolutions_take_another_mask_with_each_call(memory: Any, tmp_p
     model, x = Masked().eval(), torch.randn(2, 8, 16, 16).to(memory_format=memory)
     found = shipped(model, (x, torch.rand(2, 4, 4) < 0.5), tmp_path / "masked", "exported")
     assert [launch.problem.operator for launch in found.launches] == ["masked_conv2d"] * 2
-    loads_elsewhere(tmp_path / "masked")
+    assert loads_elsewhere(tmp_path / "masked") == WITHOUT_COMPILERS
     loaded = runpy.run_path(str(tmp_path / "masked" / "load.py"))["load"]()
     other = torch.rand(2, 4, 4) < 0.2
     with torch.no_grad():
@@ -325,7 +354,11 @@ def test_attention_over_a_pattern_is_shipped_where_it_is_one_launch(
     monkeypatch.setattr(attention, "fused_runs", lambda *_: True)
     found = shipped(model, x, tmp_path / "fused", "exported")
     assert [launch.problem.operator for launch in found.launches] == ["sparse_attention"]
-    loads_elsewhere(tmp_path / "fused")
+    assert loads_elsewhere(tmp_path / "fused") == WITHOUT_COMPILERS
+    monkeypatch.setattr(choice, "_other_times", lambda *_: {})
+    found = shipped(Fixed().eval(), x, tmp_path / "blocks", "exported")
+    assert [launch.problem.operator for launch in found.launches] == ["block_attention"]
+    assert loads_elsewhere(tmp_path / "blocks") == WITHOUT_COMPILERS
 
 
 def test_what_pytorch_computes_is_named(tmp_path: Path) -> None:
@@ -394,4 +427,4 @@ def test_a_converted_model_from_a_file_is_shipped_by_the_command(tmp_path: Path)
     assert '/load.py")["load"]()' in again.stdout and "2 launches for cpu" in again.stdout
     with torch.no_grad():
         torch.save(((x,), model(x)), tmp_path / "out" / "example.pt")
-    loads_elsewhere(tmp_path / "out")
+    assert loads_elsewhere(tmp_path / "out") == WITHOUT_COMPILERS

@@ -20,6 +20,7 @@ NO_TENSOR = (7, "x", [1.0], {}, object(), np.ones((8, 8), np.float32))
 NO_OBJECT = (*NO_TENSOR, None)
 NO_FACTOR = (*NUMBER, float("nan"), float("inf"), 1e39)
 NO_DENSITY = (*NUMBER, 0, -0.1, 1.5, float("nan"))
+NO_LONGEST = (*NUMBER, -0.1, 1.5, float("nan"))
 NO_SHARE = NO_DENSITY[1:]  # where text is as good as a number
 NO_P = (*NUMBER, 1, -0.1, float("nan"))
 NO_BLOCK = ("x", 7, (16, 17), [], {}, object(), np.ones(2))
@@ -278,10 +279,10 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         "shape": PAIR, "block": PAIR[1:], "p": NO_P, "drawn": WORD, "device": WHERE,
         "state": (*NO_TENSOR, torch.ones(2)),
     },
-    "BlockMaskTensor": {"shape": PAIR, "block": PAIR, "density": NO_DENSITY, **WORDS},
+    "BlockMaskTensor": {"shape": PAIR, "block": PAIR, "density": NO_DENSITY, "longest": NO_LONGEST, **WORDS},
     "BlockMaskTensor.from_blocks": {
         "live": (*NO_OBJECT, torch.ones(2, 2), torch.ones(2) > 0), "block": PAIR[1:], "shape": PAIR,
-        "density": NO_DENSITY,
+        "density": NO_DENSITY, "longest": NO_LONGEST,
     },
     "BlockMaskTensor.from_host": {"mask": (*NO_OBJECT, block_mask()), "device": WHERE},
     "from_counts": {

@@ -23,8 +23,7 @@ def unpack(streams: LaneStreams, partition: Partition, *, refill_tiles: int, rin
     Asserts that what is read lies in the ring at that time, as far as the orders have filled it.
     """
     p = partition
-    height, width = p.strip_rows, 2048 // p.strip_rows
-    found = np.full((p.groups * p.warps_m * height, p.steps * p.warps_k * width), -1, dtype=np.int64)
+    found = np.full((p.groups * p.warps_m * 32, p.steps * p.warps_k * 64), -1, dtype=np.int64)
     source, begins = streams.source.reshape(-1, LANES, 8), p.begins()
     for block in range(p.used_blocks):
         for warp in range(p.warps):
@@ -36,8 +35,8 @@ def unpack(streams: LaneStreams, partition: Partition, *, refill_tiles: int, rin
             filled = 0
             for step in range(begins[block], begins[block + 1]):
                 group, within = divmod(step, p.steps)
-                row = (group * p.warps_m + warp % p.warps_m) * height
-                column = (within * p.warps_k + warp // p.warps_m) * width
+                row = (group * p.warps_m + warp % p.warps_m) * 32
+                column = (within * p.warps_k + warp // p.warps_m) * 64
                 for tile in range(2):
                     order = int(streams.orders[step, warp]) >> (16 * tile) & 0xFFFF
                     assert tile % refill_tiles == 0 or order == 0
@@ -46,8 +45,7 @@ def unpack(streams: LaneStreams, partition: Partition, *, refill_tiles: int, rin
                         assert at.min() < filled - ring_rows
                         np.maximum(at, filled - ring_rows, out=at)
                     assert at.min() + 1 >= filled - ring_rows, "the last lane's next row is not overwritten"
-                    below, beside = (32 * tile, 0) if height == 64 else (0, 32 * tile)
-                    into = found[row + below :, column + beside :]
+                    into = found[row:, column + 32 * tile :]
                     for lane in range(LANES):
                         mask = int(streams.masks[step, warp, lane, tile])
                         at[lane] += _read_tile(into, mask, lane, lanes[lane, at[lane] + 1 :])
@@ -96,11 +94,10 @@ def assert_round_trip(
 
 @pytest.mark.parametrize("name", matrices())
 @pytest.mark.parametrize("balanced", [False, True])
-@pytest.mark.parametrize("strip_rows", [32, 64])
-def test_every_matrix_comes_back(name: str, balanced: bool, strip_rows: int) -> None:
+def test_every_matrix_comes_back(name: str, balanced: bool) -> None:
     matrix = matrices()[name]
     for number, (warps_m, warps_k, blocks, ring_rows) in enumerate(((1, 1, 3, TIGHT), (4, 2, 2, ROOMY))):
-        partition = Partition(*matrix.shape, warps_m, warps_k, blocks, strip_rows)
+        partition = Partition(*matrix.shape, warps_m, warps_k, blocks)
         assert_round_trip(matrix, partition, 1 + number, ring_rows, balanced)
 
 
@@ -110,7 +107,6 @@ def test_every_matrix_comes_back(name: str, balanced: bool, strip_rows: int) -> 
     k=st.integers(1, 300),
     warps=st.sampled_from([(1, 1), (2, 1), (1, 4), (2, 2)]),
     blocks=st.integers(1, 5),
-    strip_rows=st.sampled_from([32, 64]),
     refill_tiles=st.integers(1, 2),
     ring_rows=st.sampled_from([96, 112, 160]),
     seed=st.integers(0, 2**16),
@@ -120,7 +116,6 @@ def test_uneven_rows_come_back(
     k: int,
     warps: tuple[int, int],
     blocks: int,
-    strip_rows: int,
     refill_tiles: int,
     ring_rows: int,
     seed: int,
@@ -128,7 +123,7 @@ def test_uneven_rows_come_back(
     rng = np.random.default_rng(seed)
     dense = (rng.random((m, k)) < rng.random((m, 1)) ** 2).astype(np.float32)
     matrix = csr(dense)
-    partition = Partition(m, k, *warps, blocks, strip_rows)
+    partition = Partition(m, k, *warps, blocks)
     assert_round_trip(matrix, partition, refill_tiles, ring_rows, balanced=bool(seed % 2))
 
 
@@ -181,24 +176,20 @@ def test_uneven_rows_cost_no_more_than_even_ones(density: float, row_cov: float)
         assert balanced < even + 0.01 and balanced < 0.05 < natural
 
 
-@pytest.mark.parametrize("strip_rows", [32, 64])
-def test_streams_hold_balanced_rows_longer_than_all_others_of_their_place(strip_rows: int) -> None:
+def test_streams_hold_balanced_rows_longer_than_all_others_of_their_place() -> None:
     lengths = np.full(256, 40)
     lengths[7] = 2000
-    partition = Partition(256, 2048, 4, 1, 2, strip_rows)
+    partition = Partition(256, 2048, 4, 1, 2)
     rows = balanced_rows(lengths, partition)
     assert sorted(rows) == list(range(256))
-    in_place = strip_rows // 8
-    held = lengths[rows].reshape(-1, in_place, 8).sum(axis=1)
-    assert sorted(held.ravel())[:-1] == [40 * in_place] * (256 // in_place - 1)
+    held = lengths[rows].reshape(-1, 4, 8).sum(axis=1)
+    assert sorted(held.ravel())[:-1] == [40 * 4] * (256 // 4 - 1)
 
 
 def test_equal_shares_of_the_steps() -> None:
     partition = Partition(1000, 4000, 4, 1, 13)
     runs = np.diff(partition.begins())
     assert runs.sum() == partition.total == 8 * 63 and np.ptp(runs) <= 1
-    tall = Partition(1000, 4000, 4, 1, 13, strip_rows=64)
-    assert (tall.groups, tall.steps) == (4, 125) and tall.step_columns == 32
     assert Partition(32, 64, 1, 1, 13).used_blocks == 1
     assert Partition(0, 64, 1, 1, 13).used_blocks == 0 and Partition(32, 0, 1, 1, 13).total == 1
 
@@ -240,16 +231,15 @@ def test_drifting_lanes_are_brought_together_in_time() -> None:
         assert np.count_nonzero(streams.orders & 0x80008) > 3
 
 
-@pytest.mark.parametrize("strip_rows", [32, 64])
 @pytest.mark.parametrize("warps", [(1, 1), (4, 1), (2, 2), (1, 4)])
-def test_what_lanes_have_in_runs(warps: tuple[int, int], strip_rows: int) -> None:
+def test_what_lanes_have_in_runs(warps: tuple[int, int]) -> None:
     """Streams are as long as those of the fullest lanes by this count, over the one or two groups of a block's run."""
     matrix = uneven(200, 700, 0.4, 0.5)
     warps_m, warps_k = warps
-    partition = Partition(200, 700, warps_m, warps_k, 7, strip_rows)
+    partition = Partition(200, 700, warps_m, warps_k, 7)
     rows = balanced_rows(np.diff(matrix.row_offsets), partition)
-    counted = _in_runs(matrix, partition, rows.reshape(-1, strip_rows))
-    held = counted.reshape(partition.groups, warps_m, strip_rows // 8, 8, -1, warps_k, 4).sum(axis=2)
+    counted = _in_runs(matrix, partition, rows.reshape(-1, 32))
+    held = counted.reshape(partition.groups, warps_m, 4, 8, -1, warps_k, 4).sum(axis=2)
     streams = pack(matrix, partition, refill_tiles=1, ring_rows=10**6, head_pairs=0, rows=rows)
     pairs = np.diff(streams.starts).reshape(-1, warps_k, warps_m)
     begins = partition.begins()
@@ -262,10 +252,9 @@ def test_what_lanes_have_in_runs(warps: tuple[int, int], strip_rows: int) -> Non
         np.testing.assert_array_equal(pairs[block], -(-(reached.max(axis=(2, 3)) + 2) // PAIR))
 
 
-@pytest.mark.parametrize("strip_rows", [32, 64])
-def test_short_runs_are_levelled(strip_rows: int) -> None:
+def test_short_runs_are_levelled() -> None:
     """Runs are as short for 4096 x 4096 on 132 blocks."""
-    partition = Partition(1024, 1024, 8, 1, 8, strip_rows)
+    partition = Partition(1024, 1024, 8, 1, 8)
     for density, most in ((0.5, 0.105), (0.25, 0.17)):
         matrix = uneven(1024, 1024, density, 0.3)
         by_length = balanced_rows(np.diff(matrix.row_offsets), partition)

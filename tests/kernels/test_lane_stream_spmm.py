@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.errors import ConfigError
 from sparsegen.kernels import by_predicted_time
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.layouts.lane_stream_config import block_counts
 from sparsegen.kernels.spmm.lane_stream_spmm import FAMILY, LaneStreamConfig
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.generators import random_uniform, uniform_rows
@@ -54,51 +52,10 @@ def test_what_it_does_not_compute_is_said_in_words() -> None:
         FAMILY.require_valid(decoding(8), LaneStreamConfig(), GPUS["86"])
 
 
-def test_clusters_share_groups_of_rows() -> None:
-    config = LaneStreamConfig(warps_m=4, warps_k=2, ring_rows=96, refill_tiles=2, cluster=4, blocks=128)
-    problem = SpmmProblem(4096, 4096, 8, DType.FLOAT16, Layout.COLUMN)
-    assert FAMILY.broken_constraints(problem, config, H100) == []
-    [sentence] = FAMILY.broken_constraints(problem, replace(config, blocks=114), H100)
-    assert sentence == "a cluster (4) for each of 32 groups of rows has 114 blocks at most"
-    [sentence] = FAMILY.broken_constraints(replace(problem, k=384), config, H100)
-    assert sentence == "each block of a cluster (4) has some of a group's 3 steps"
-    assert "clusters need compute capability 9.0" in str(
-        FAMILY.broken_constraints(problem, config, replace(H100, compute_capability=(8, 9)))
-    )
-
-
 def test_a_matrix_with_few_nonzeros_does_not_suit() -> None:
     sparse = Features.of(uniform_rows(512, 1024, 8, 0))
     [sentence] = FAMILY.broken_requirements(decoding(8), sparse, LaneStreamConfig())
     assert "one weight of 32 or more is a nonzero (0.78% are)" in sentence
-
-
-def test_strips_of_64_rows_halve_what_is_copied_of_b() -> None:
-    """A warp's masks take as many bytes either way, its activations half: 32 columns of 8 tokens in every slot."""
-    low, tall = (LaneStreamConfig(blocks=8, slots=4, strip_rows=rows) for rows in (32, 64))
-    for n, column_tiles in ((8, 1), (20, 3)):
-        [less, more] = (
-            FAMILY.launch(decoding(n), c, {"used_blocks": 8}, H100).shared_memory_bytes for c in (tall, low)
-        )
-        assert more - less == 4 * 8 * column_tiles * 32 * 2
-
-
-def test_the_search_tries_strips_of_64_rows_where_there_are_many_columns() -> None:
-    large = {n: replace(decoding(n), m=8192, k=8192) for n in (8, 16)}
-    for n, problem in large.items():
-        config = FAMILY.heuristic(problem, Features.of(MATRIX), H100)
-        assert config.strip_rows == 32
-        counts = block_counts(problem, replace(config, strip_rows=64), H100.multiprocessors)
-        tall = [replace(config, strip_rows=64, blocks=blocks) for blocks in counts]
-        assert {FAMILY.is_worth_trying(problem, c, H100) for c in tall} == {n > 8}
-
-
-def test_strips_of_64_rows_need_registers_for_their_sums() -> None:
-    tall = LaneStreamConfig(strip_rows=64, ring_rows=64, slots=2, depth=2)
-    for n, warps_m, fits in ((32, 8, True), (40, 8, False), (16, 12, True), (32, 12, False), (8, 16, False)):
-        broken = FAMILY.broken_constraints(decoding(n), replace(tall, warps_m=warps_m), H100)
-        assert [sentence for sentence in broken if "registers" in sentence] == broken
-        assert fits == (not broken)
 
 
 def test_it_is_the_rule_of_thumb_for_decoding() -> None:
@@ -183,21 +140,11 @@ def test_the_heuristic_packs_alike_for_fp16_and_bf16() -> None:
 
 
 @needs_nvcc
-@pytest.mark.parametrize(
-    ("architecture", "changes"),
-    [
-        *((architecture, {}) for architecture in GPUS),
-        ("80", {"strip_rows": 64}),
-        ("90a", {"strip_rows": 64}),
-        ("90a", {"warps_m": 2, "warps_k": 2, "cluster": 2, "blocks": 16}),
-    ],
-    ids=str,
-)
-def test_nvcc_compiles_it_without_spills(architecture: str, changes: dict[str, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize("architecture", GPUS)
+def test_nvcc_compiles_it_without_spills(architecture: str, tmp_path: Path) -> None:
     device = GPUS[architecture]
     problem = decoding(32, DType.BFLOAT16, Epilogue.BIAS)
-    config = replace(FAMILY.heuristic(problem, Features.of(MATRIX), device), **changes)
-    assert not FAMILY.broken_constraints(problem, config, device)
+    config = FAMILY.heuristic(problem, Features.of(MATRIX), device)
     used = registers(render(FAMILY, problem, config), tmp_path, architecture)
     threads = 32 * (config.warps_m * config.warps_k + 1)
     assert used * threads <= 65536
@@ -209,29 +156,9 @@ def test_nvcc_compiles_it_without_spills(architecture: str, changes: dict[str, i
     [
         LaneStreamConfig(blocks=8, warps_m=1, warps_k=2, ring_rows=96, refill_tiles=2, slots=2, depth=2),
         LaneStreamConfig(blocks=8, warps_m=2, ring_rows=160, depth=3, bulk=True, row_order="balanced"),
-        LaneStreamConfig(blocks=8, warps_m=1, warps_k=2, strip_rows=64, ring_rows=64, slots=2, depth=2),
-        LaneStreamConfig(
-            blocks=8, warps_m=1, warps_k=2, ring_rows=96, refill_tiles=2, slots=2, depth=2, cluster=4
-        ),
-        LaneStreamConfig(
-            blocks=8,
-            warps_m=1,
-            warps_k=8,
-            strip_rows=64,
-            ring_rows=64,
-            slots=2,
-            depth=2,
-            bulk=True,
-            cluster=4,
-        ),
+        LaneStreamConfig(blocks=8, warps_m=1, warps_k=8, ring_rows=64, slots=2, depth=2, bulk=True),
     ],
-    ids=[
-        "refilled every step",
-        "refilled every tile",
-        "strips of 64 rows",
-        "clusters",
-        "a single cluster",
-    ],
+    ids=["refilled every step", "refilled every tile", "eight warps over columns"],
 )
 def test_long_streams_go_round_their_rings(
     config: LaneStreamConfig, emulator_toolchain: EmulatorToolchain

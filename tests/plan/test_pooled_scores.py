@@ -27,7 +27,7 @@ def pooled(tokens: Array, block: int, takes_most: bool) -> Array:
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize(("width", "head_dim"), [(8, 24), (1, 5), (1, 300)])
+@pytest.mark.parametrize(("width", "head_dim"), [(8, 24), (8, 64), (1, 5), (1, 300)])
 @pytest.mark.parametrize("takes_most", [0, 1])
 def test_pooling(width: int, head_dim: int, takes_most: int, emulator_toolchain: EmulatorToolchain) -> None:
     """Q lies token by token, K head by head; the last block of each is cut off."""
@@ -36,8 +36,10 @@ def test_pooling(width: int, head_dim: int, takes_most: int, emulator_toolchain:
     compiled = emulator_toolchain.compile_sanitized("plain", entry, plain_source("pooled_scores.cu"))
     q = rng.normal(size=(37, 2, head_dim)).astype(np.float16)
     k = rng.normal(size=(1, 21, head_dim)).astype(np.float16)
-    sizes_q = [2, 37, 16, 0, head_dim, 2 * head_dim]
-    sizes_k = [1, 21, 8, 0, 21 * head_dim, head_dim]
+    parts = head_dim // width
+    of_q = PooledTokens(2, 37, 16, (0, head_dim, 2 * head_dim))
+    of_k = PooledTokens(1, 21, 8, (0, 21 * head_dim, head_dim))
+    sizes_q, sizes_k = of_q.sizes(parts), of_k.sizes(parts)
     results = [np.full((heads, blocks, head_dim), UNWRITTEN) for heads, blocks in ((2, 3), (1, 3))]
     given = [head_dim, takes_most, *sizes_q, *sizes_k, q, k, *results]
     *_, pooled_q, pooled_k = run_sanitized(compiled.binary, Launch((3, 3, 1), (256, 1, 1)), given)

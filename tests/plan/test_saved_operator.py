@@ -44,7 +44,7 @@ def tokens(dtype: type = np.float16) -> np.ndarray[Any, Any]:
     [
         {},
         {"dtype": "bfloat16"},
-        {"config": {"strip_rows": 64, "row_order": "balanced"}},
+        {"config": {"row_order": "balanced"}},
         {"family": "csr_spmm"},
         {"family": "panel_spmm"},
     ],

@@ -7,7 +7,7 @@
 
 constexpr unsigned kWholeWarp = 0xffffffffu;
 constexpr int kPair = 16;  // elements of every lane by which streams grow
-constexpr int kStepWeights = 2 * 32 * 32;  // of a warp in a step: two tiles
+constexpr int kRows = 32, kColumns = 64;  // of a warp in a step: two tiles side by side
 
 // What a lane holds of a tile: of rows 16 i + 8 h + g the 8 columns 8 t + c, as bit c of a byte, and the number of the
 // row's first nonzero at or behind column 8 t.
@@ -16,35 +16,18 @@ struct LaneTile {
   int first[2][2];
 };
 
-// Which rows and columns a warp of a step has: those of a strip, 32 or 64, and as many columns as make it two tiles.
-__device__ __forceinline__ int row_of(int step, int warp, int steps, int warps_m, int strip_rows) {
-  return (step / steps * warps_m + warp % warps_m) * strip_rows;
-}
-__device__ __forceinline__ int column_of(int step, int warp, int steps, int warps_m, int warps_k, int strip_rows) {
-  return (step % steps * warps_k + warp / warps_m) * (kStepWeights / strip_rows);
-}
-
-// Both tiles of a step's warp, side by side or one below the other. Each lane reads a row of both, or one of each, and
-// hands out what others hold of it.
+// Both tiles of a step's warp. Each lane reads a row of both, and hands out what others hold of it.
 __device__ __forceinline__ void read_tiles(int lane, int step, int warp, int m, int steps, int warps_m, int warps_k,
-                                           int strip_rows, const int* offsets, const int* columns, const int* rows,
-                                           bool is_ordered, LaneTile (&tiles)[2]) {
-  const int first_row = row_of(step, warp, steps, warps_m, strip_rows);
-  const int first_column = column_of(step, warp, steps, warps_m, warps_k, strip_rows);
-  int number = 0, end = 0;
+                                           const int* offsets, const int* columns, const int* rows, bool is_ordered,
+                                           LaneTile (&tiles)[2]) {
+  const int place = (step / steps * warps_m + warp % warps_m) * kRows + lane;
+  const int first_column = (step % steps * warps_k + warp / warps_m) * kColumns;
+  const int row = is_ordered ? rows[place] : place;
+  const int end = row < m ? offsets[row + 1] : 0;
+  int number = row < m ? lower_bound(columns, offsets[row], end, first_column) : 0;
   #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
-    const bool is_below = tile != 0 && strip_rows == 64;
-    if (tile == 0 || is_below) {
-      const int place = first_row + tile * 32 + lane;
-      const int row = is_ordered ? rows[place] : place;
-      number = end = 0;
-      if (row < m) {
-        end = offsets[row + 1];
-        number = lower_bound(columns, offsets[row], end, first_column);
-      }
-    }
-    const int tile_column = first_column + (is_below ? 0 : tile * 32), first = number;
+    const int tile_column = first_column + tile * 32, first = number;
     unsigned present = 0;
     for (; number < end && columns[number] < tile_column + 32; ++number) present |= 1u << (columns[number] - tile_column);
     #pragma unroll
@@ -61,14 +44,14 @@ __device__ __forceinline__ void read_tiles(int lane, int step, int warp, int m, 
 }
 
 // Masks [steps of all groups, warps, lanes, 2]: a warp for both tiles of a step's warp.
-extern "C" __global__ void lane_stream_masks(int m, int total, int steps, int warps_m, int warps_k, int strip_rows,
+extern "C" __global__ void lane_stream_masks(int m, int total, int steps, int warps_m, int warps_k,
                                              int is_ordered, const int* offsets, const int* columns, const int* rows,
                                              uint2* masks) {
   const int number = warp_number(), lane = threadIdx.x % 32, warps = warps_m * warps_k;
   if (number >= total * warps) return;
   const int step = number / warps, warp = number % warps;
   LaneTile tiles[2];
-  read_tiles(lane, step, warp, m, steps, warps_m, warps_k, strip_rows, offsets, columns, rows, is_ordered != 0, tiles);
+  read_tiles(lane, step, warp, m, steps, warps_m, warps_k, offsets, columns, rows, is_ordered != 0, tiles);
   unsigned words[2];
   #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
@@ -136,14 +119,14 @@ extern "C" __global__ void lane_stream_positions(int blocks, int total, int warp
 
 // Calls put(place, number) for every nonzero of both tiles of a step's warp, in the order of its lanes' streams.
 template <class Put>
-__device__ __forceinline__ void scatter(int m, int total, int steps, int warps_m, int warps_k, int strip_rows, int blocks,
+__device__ __forceinline__ void scatter(int m, int total, int steps, int warps_m, int warps_k, int blocks,
                                         int is_ordered, const int* offsets, const int* columns, const int* rows,
                                         const int2* positions, int head_pairs, const int* starts, Put put) {
   const int number = warp_number(), lane = threadIdx.x % 32, warps = warps_m * warps_k;
   if (number >= total * warps) return;
   const int step = number / warps, warp = number % warps;
   LaneTile tiles[2];
-  read_tiles(lane, step, warp, m, steps, warps_m, warps_k, strip_rows, offsets, columns, rows, is_ordered != 0, tiles);
+  read_tiles(lane, step, warp, m, steps, warps_m, warps_k, offsets, columns, rows, is_ordered != 0, tiles);
   const int block = static_cast<int>((static_cast<long long>(step + 1) * blocks - 1) / total);
   const int stream = block * warps + warp, head = stream * head_pairs, rest = starts[stream] - head_pairs;
   const int2 position = positions[static_cast<long long>(number) * 32 + lane];
@@ -183,26 +166,26 @@ __device__ __forceinline__ unsigned short bfloat16_bits(float x) {
   return static_cast<unsigned short>(x != x ? 0x7fc0u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-extern "C" __global__ void lane_stream_float16(int m, int total, int steps, int warps_m, int warps_k, int strip_rows,
+extern "C" __global__ void lane_stream_float16(int m, int total, int steps, int warps_m, int warps_k,
                                                int blocks, int is_ordered, const int* offsets, const int* columns,
                                                const int* rows, const int2* positions, int head_pairs,
                                                const int* starts, const float* values, unsigned short* packed) {
-  scatter(m, total, steps, warps_m, warps_k, strip_rows, blocks, is_ordered, offsets, columns, rows, positions, head_pairs,
+  scatter(m, total, steps, warps_m, warps_k, blocks, is_ordered, offsets, columns, rows, positions, head_pairs,
           starts, [&](long long place, int number) { packed[place] = float16_bits(values[number]); });
 }
 
-extern "C" __global__ void lane_stream_bfloat16(int m, int total, int steps, int warps_m, int warps_k, int strip_rows,
+extern "C" __global__ void lane_stream_bfloat16(int m, int total, int steps, int warps_m, int warps_k,
                                                 int blocks, int is_ordered, const int* offsets, const int* columns,
                                                 const int* rows, const int2* positions, int head_pairs,
                                                 const int* starts, const float* values, unsigned short* packed) {
-  scatter(m, total, steps, warps_m, warps_k, strip_rows, blocks, is_ordered, offsets, columns, rows, positions, head_pairs,
+  scatter(m, total, steps, warps_m, warps_k, blocks, is_ordered, offsets, columns, rows, positions, head_pairs,
           starts, [&](long long place, int number) { packed[place] = bfloat16_bits(values[number]); });
 }
 
-extern "C" __global__ void lane_stream_source(int m, int total, int steps, int warps_m, int warps_k, int strip_rows,
+extern "C" __global__ void lane_stream_source(int m, int total, int steps, int warps_m, int warps_k,
                                               int blocks, int is_ordered, const int* offsets, const int* columns,
                                               const int* rows, const int2* positions, int head_pairs, const int* starts,
                                               int* source) {
-  scatter(m, total, steps, warps_m, warps_k, strip_rows, blocks, is_ordered, offsets, columns, rows, positions, head_pairs,
+  scatter(m, total, steps, warps_m, warps_k, blocks, is_ordered, offsets, columns, rows, positions, head_pairs,
           starts, [&](long long place, int number) { source[place] = number; });
 }

@@ -15,6 +15,7 @@ constexpr int kStride = kDepth + 4;  // no two rows of a quarter warp in one ban
 struct Tokens {
   int heads, tokens, block;
   int batch_step, head_step, token_step;  // in elements
+  int together;  // blocks that a thread block reduces: as many as all loads of its threads fit
 };
 
 __device__ __forceinline__ float wide(float x) { return x; }
@@ -24,22 +25,23 @@ __device__ __forceinline__ float wide(__nv_bfloat16 x) { return __bfloat162float
 // The greater one, or what is no number.
 __device__ __forceinline__ float greater(float a, float b) { return b > a || b != b ? b : a; }
 
-// A thread block reduces a block of tokens of one head. Q's heads come first, then K's, along the grid's y; its z is the batch.
+// A thread block reduces some blocks of tokens of one head. Q's heads come first, then K's, along the grid's y; its z is the batch.
 template <class T, int kWidth>
-__device__ void pool_tokens(Tokens of, int number, int head, int columns, bool takes_most, const T* tokens, float* pooled, float* sums) {
+__device__ void pool_tokens(Tokens of, int head, int columns, bool takes_most, const T* tokens, float* pooled, float* sums) {
   using Part = typename Moved<T, kWidth>::Type;
-  const int across = columns / kWidth, wide_as = min(across, kThreads), groups = kThreads / wide_as;
-  const int group = threadIdx.x / wide_as, first = number * of.block, size = min(of.block, of.tokens - first);
+  const int across = columns / kWidth, wide_as = min(across, kThreads), groups = kThreads / wide_as / of.together;  // of a block
+  const int group = threadIdx.x / wide_as, number = static_cast<int>(blockIdx.x) * of.together + group / groups;
+  const int blocks = (of.tokens + of.block - 1) / of.block, first = min(number, blocks) * of.block;
+  const int size = group / groups < of.together ? min(of.block, of.tokens - first) : 0;  // below 1 past the last block
   const T* const from = tokens + static_cast<long long>(blockIdx.z) * of.batch_step + static_cast<long long>(head) * of.head_step +
                         static_cast<long long>(first) * of.token_step;
-  const int blocks = (of.tokens + of.block - 1) / of.block;
-  float* const to = pooled + ((static_cast<long long>(blockIdx.z) * of.heads + head) * blocks + number) * columns;
+  float* const to = pooled + (static_cast<long long>(blockIdx.z) * of.heads + head) * blocks * columns;
   for (int begin = 0; begin < across; begin += wide_as) {
     const int part = begin + threadIdx.x % wide_as, here = min(wide_as, across - begin) * kWidth;
     float own[kWidth];
     #pragma unroll
     for (int j = 0; j < kWidth; ++j) own[j] = takes_most ? -INFINITY : 0.0f;
-    for (int row = group; row < size && group < groups && part < across; row += kRows * groups) {
+    for (int row = group % groups; row < size && part < across; row += kRows * groups) {
       Part loaded[kRows] = {};
       #pragma unroll
       for (int i = 0; i < kRows; ++i) {
@@ -62,13 +64,16 @@ __device__ void pool_tokens(Tokens of, int number, int head, int columns, bool t
     #pragma unroll
     for (int j = 0; j < kWidth; ++j) sums[threadIdx.x * kWidth + j] = own[j];
     __syncthreads();
-    for (int column = threadIdx.x; column < here; column += kThreads) {
-      float sum = sums[column];
+    for (int item = threadIdx.x; item < here * of.together; item += kThreads) {
+      const int own = item / here, column = item % here, block = static_cast<int>(blockIdx.x) * of.together + own;
+      if (block >= blocks) break;
+      const float* const parts = sums + own * groups * wide_as * kWidth + column;
+      float sum = parts[0];
       for (int i = 1; i < groups; ++i) {
-        const float other = sums[i * wide_as * kWidth + column];
+        const float other = parts[i * wide_as * kWidth];
         sum = takes_most ? greater(sum, other) : sum + other;
       }
-      to[begin * kWidth + column] = takes_most ? sum : sum / size;
+      to[static_cast<long long>(block) * columns + begin * kWidth + column] = takes_most ? sum : sum / min(of.block, of.tokens - block * of.block);
     }
   }
 }
@@ -76,17 +81,17 @@ __device__ void pool_tokens(Tokens of, int number, int head, int columns, bool t
 #define SPARSEGEN_POOL_BLOCKS(name, type, width)                                                                                        \
   extern "C" __global__ void __launch_bounds__(kThreads)                                                                                \
       name(int columns, int takes_most, int query_heads, int queries, int block_rows, int query_batch_step, int query_head_step,        \
-           int query_step, int key_heads, int keys, int block_columns, int key_batch_step, int key_head_step, int key_step,             \
-           const type* q, const type* k, float* pooled_q, float* pooled_k) {                                                            \
+           int query_step, int queries_together, int key_heads, int keys, int block_columns, int key_batch_step, int key_head_step,     \
+           int key_step, int keys_together, const type* q, const type* k, float* pooled_q, float* pooled_k) {                           \
     SPARSEGEN_SHARED(float, sums, kThreads * width);                                                                                    \
     wait_for_kernel_before();                                                                                                           \
     let_next_kernel_begin();                                                                                                            \
-    const int head = blockIdx.y, number = blockIdx.x;                                                                                   \
-    const Tokens of_q = {query_heads, queries, block_rows, query_batch_step, query_head_step, query_step};                              \
-    const Tokens of_k = {key_heads, keys, block_columns, key_batch_step, key_head_step, key_step};                                      \
+    const int head = blockIdx.y;                                                                                                        \
+    const Tokens of_q = {query_heads, queries, block_rows, query_batch_step, query_head_step, query_step, queries_together};            \
+    const Tokens of_k = {key_heads, keys, block_columns, key_batch_step, key_head_step, key_step, keys_together};                       \
     const Tokens own = head < query_heads ? of_q : of_k;                                                                                \
-    if (number * static_cast<long long>(own.block) >= own.tokens) return;                                                               \
-    pool_tokens<type, width>(own, number, head < query_heads ? head : head - query_heads, columns, takes_most != 0,                     \
+    if (blockIdx.x * static_cast<long long>(own.block) * own.together >= own.tokens) return;                                            \
+    pool_tokens<type, width>(own, head < query_heads ? head : head - query_heads, columns, takes_most != 0,                             \
                              head < query_heads ? q : k, head < query_heads ? pooled_q : pooled_k, sums);                               \
   }
 

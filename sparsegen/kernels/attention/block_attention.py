@@ -23,7 +23,7 @@ C = TypeVar("C", bound=Config)
 
 
 class BlockAttentionFamily(Family[P, C]):
-    """Persistent kernels on warpgroups' tensor cores, with tiles loaded by TMA."""
+    """Kernels on tensor cores, whose masks come with every call."""
 
     packed_names = ()
 
@@ -31,7 +31,7 @@ class BlockAttentionFamily(Family[P, C]):
         return ("element_masks", "head_masks") if problem.has_mask else ()
 
     def scope(self, problem: P) -> Iterator[Constraint]:
-        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        yield Constraint(problem.dtype is not DType.FLOAT32, f"elements ({problem.dtype}) have 16 bits")
         yield Constraint(
             max(problem.queries, problem.keys) < MOST_TOKENS,
             f"queries ({problem.queries}) and keys ({problem.keys}) are fewer than {MOST_TOKENS}",

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sparsegen.kernels.attention.block_attention import (
-    ALIGNED,
     CHUNK,
     ROW_BYTES,
     THREADS,
-    WIDEST,
-    BlockAttentionFamily,
     device_constraints,
     in_chunks,
     in_steps,
     mask_sizes,
-    option_constants,
+)
+from sparsegen.kernels.attention.forward_attention import (
+    ForwardAttentionFamily,
+    forward_constants,
+    longest_share,
+    mask_block,
+    section_heads,
+    tile_count,
 )
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
@@ -27,11 +30,11 @@ from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionProblem, TokenOrder
+from sparsegen.operators.masked.masked_problem import UNEVEN
 from sparsegen.system.integers import ceil_div
 
 QUERIES = {"together": 128, "single": 64}  # of a tile
 STAGE_KEYS = 128  # half as many where there are two rings, unless rows are short
-DENSE_BLOCK = 128  # sides of the blocks of a mask where there is none
 SHARED_ROWS = 128  # of blocks, from which on all queries of a tile see the same keys
 WIDE = 128  # columns from which on they leave room for the scores of half a stage
 NOTES_BYTES = 2048  # barriers and what the producer says of stages and tiles
@@ -39,11 +42,9 @@ MOST_STAGES = 10
 SHARED_BYTES = 226 * 1024
 COUNTER_BYTES = 64
 MOST_ROOMS = 1 << 16  # of parts of long rows, times the queries of a tile
-CACHED_BYTES = 36 << 20  # bytes of keys and values that stay in the L2 together
 # Fraction of the tensor cores' rate, by columns of a row in shared memory.
 REACHED = {64: 0.58, 128: 0.80, 192: 0.6, 256: 0.45}
 START_US, TILE_US = 4.0, 1.5
-LONG = 1.5  # times the mean number of live blocks, above which a row is split
 PLAN_US = 6.0  # all blocks count live blocks and meet twice; estimated from the gradients' preparation
 
 
@@ -66,7 +67,7 @@ class TmaAttentionConfig(Config):
     )
 
 
-class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfig]):
+class TmaAttention(ForwardAttentionFamily[TmaAttentionConfig]):
     """A persistent kernel: a producer warp loads live blocks by TMA, and two consumer warpgroups multiply.
 
     Weights stay in registers between the two products; exponentials are taken against the reference that a row has
@@ -83,17 +84,6 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     size_names = ("queries", "keys", "kv_heads", "group", "batch", "section")
     scratch_names = ("counters", "part_memory")
 
-    def scope(self, problem: BlockAttentionProblem) -> Iterator[Constraint]:
-        yield from super().scope(problem)
-        yield Constraint(
-            problem.head_dim % ALIGNED == 0 and problem.head_dim <= WIDEST,
-            f"head_dim ({problem.head_dim}) is a multiple of {ALIGNED} up to {WIDEST}",
-        )
-        yield Constraint(
-            problem.value_columns % ALIGNED == 0 and problem.value_columns <= problem.head_dim,
-            f"value_dim ({problem.value_columns}) is a multiple of {ALIGNED} up to head_dim ({problem.head_dim})",
-        )
-
     def constraints(
         self, problem: BlockAttentionProblem, config: TmaAttentionConfig, device: Device
     ) -> Iterator[Constraint]:
@@ -109,18 +99,11 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         )
 
     def constants(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> Mapping[str, Value]:
+        queries = QUERIES[config.warpgroups]
         return {
-            "dtype": problem.dtype.value,
-            "head_dim": in_steps(problem.head_dim),
-            "value_dim": in_steps(problem.value_columns),
-            "has_mask": problem.has_mask,
-            **option_constants(problem),
-            "block_rows": self._block(problem)[0],
-            "block_keys": self._block(problem)[1],
-            "tile_queries": QUERIES[config.warpgroups],
-            "stage_keys": self._stage_keys(problem, config),
+            **forward_constants(problem, queries, self._stage_keys(problem, config)),
             "stages": self._stages(problem, config),
-            "rooms": MOST_ROOMS // QUERIES[config.warpgroups],
+            "rooms": MOST_ROOMS // queries,
         }
 
     def tensor_map(self, problem: BlockAttentionProblem, config: TmaAttentionConfig, name: str) -> TensorMap:
@@ -133,7 +116,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
             if problem.order is TokenOrder.HEADS
             else (heads * row_bytes, row_bytes)
         )
-        blocks = self._block(problem)
+        blocks = mask_block(problem)
         rows = {"q": min(blocks[0], 64), "o": 16}.get(name, min(blocks[1], self._stage_keys(problem, config)))
         return TensorMap(
             array=name,
@@ -147,7 +130,7 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     def pack(
         self, problem: BlockAttentionProblem, config: TmaAttentionConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        sizes = {"section": self._section(problem, config), **mask_sizes(problem)}
+        sizes = {"section": section_heads(problem, config.section), **mask_sizes(problem)}
         counters, part_memory = self._split_bytes(problem, config) if config.rows == "split" else (0, 16)
         scratch = {"counters": COUNTER_BYTES + counters, "part_memory": part_memory}
         return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=scratch)
@@ -161,13 +144,14 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
     ) -> Launch:
         if config.rows == "split":
             return Launch((device.multiprocessors, 1, 1), (THREADS, 1, 1), SHARED_BYTES, together=True)
-        blocks = max(1, min(self._tiles(problem, config), device.multiprocessors))
+        blocks = max(1, min(tile_count(problem, QUERIES[config.warpgroups]), device.multiprocessors))
         return Launch((blocks, 1, 1), (THREADS, 1, 1), SHARED_BYTES, starts_early=True)
 
     def heuristic(
         self, problem: BlockAttentionProblem, features: Features, device: Device
     ) -> TmaAttentionConfig:
-        """Tiles of one warpgroup for blocks of less than 128 queries, as far as their rings fit; else shared ones.
+        """Tiles of one warpgroup for blocks of less than 128 queries, as far as their rings fit; else shared ones. Rows
+        are split if one is known to be so long that it should pay.
 
         Two rows of random blocks with a quarter live see 44 % of the keys: on an H200, 8192 tokens with a quarter
         of 64 x 64 live take 0.54 (64 columns) and 0.64 (128) of the time, 32 x 32 and 16 x 64 0.56 to 0.86.
@@ -177,36 +161,26 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         if has_small:
             in_registers = problem.head_dim <= CHUNK
             config = replace(config, warpgroups="single", queries="registers" if in_registers else "shared")
+        if problem.has_mask and problem.density.longest:
+            config = self.fastest(problem, features, (config, replace(config, rows="split")), device)
         return config
 
     def analytic_us(
         self, problem: BlockAttentionProblem, features: Features, config: TmaAttentionConfig, device: Device
     ) -> float:
-        rates, tiles = device.expected_rates, self._tiles(problem, config)
+        rates, tiles = device.expected_rates, tile_count(problem, QUERIES[config.warpgroups])
         cost = problem.cost(0)
         rate = REACHED[in_chunks(problem.head_dim)] * rates.tensor_products_per_us(problem.dtype)
         products = cost.flop / 2 * in_chunks(problem.head_dim) / problem.head_dim
         rounds = max(1.0, tiles / device.multiprocessors)
         moved = cost.bytes / rates.copy_bytes_per_us
-        start, longest = rates.launch_us + START_US, self._longest_share(problem, features, tiles)
+        start, longest = rates.launch_us + START_US, longest_share(problem, features, tiles)
         if config.rows == "split":
             parts = min(self._rooms(problem, config), longest * tiles * device.multiprocessors)
             moved += 2 * parts * self._room_bytes(problem, config) / rates.copy_bytes_per_us
-            start, longest = start + PLAN_US, min(longest, LONG / tiles)
+            start, longest = start + PLAN_US, min(longest, UNEVEN / tiles)
         alone = TILE_US + longest * products / rate * device.multiprocessors
         return start + max(moved, rounds * TILE_US + products / rate, alone)
-
-    @staticmethod
-    def _longest_share(problem: BlockAttentionProblem, features: Features, tiles: int) -> float:
-        """Estimates the share of all products that the longest of some tiles has, which one block computes.
-
-        Rows of blocks: the mean and as many deviations as the largest of that number of normal numbers has.
-        """
-        band, mean = problem.band, max(features.row_mean, 1.0)
-        in_span = min(problem.keys, band.most - band.least + 1 + band.sinks)
-        spread = 1.0 + features.row_cov * math.sqrt(2.0 * math.log(max(1, tiles)))
-        share = problem.density.share if problem.has_mask else 1.0
-        return min(1.0, min(share * spread, 1.0) * in_span / mean / max(1, tiles))
 
     @staticmethod
     def _room_bytes(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
@@ -215,19 +189,14 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
 
     def _rooms(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
         """Parts of long rows at most: of tiles above 1.5 times the mean never more than four thirds of all tiles."""
-        tiles = self._tiles(problem, config)
+        tiles = tile_count(problem, QUERIES[config.warpgroups])
         return min(MOST_ROOMS // QUERIES[config.warpgroups], ceil_div(4 * tiles, 3))
 
     def _split_bytes(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> tuple[int, int]:
         """Bytes of the list of parts and the lengths of tiles, and of the parts and their counters."""
         most, warps = MOST_ROOMS // QUERIES[config.warpgroups], QUERIES[config.warpgroups] // 16
         of_parts = self._rooms(problem, config) * self._room_bytes(problem, config)
-        return 16 * most + 4 * self._tiles(problem, config), 4 * most * warps + of_parts
-
-    @staticmethod
-    def _block(problem: BlockAttentionProblem) -> tuple[int, int]:
-        """Returns the sides of a block of the mask, or of what stands for one."""
-        return (problem.block.rows, problem.block.columns) if problem.has_mask else (DENSE_BLOCK, DENSE_BLOCK)
+        return 16 * most + 4 * tile_count(problem, QUERIES[config.warpgroups]), 4 * most * warps + of_parts
 
     def _stage_keys(self, problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
         is_half = in_chunks(problem.head_dim) > (CHUNK if config.warpgroups == "single" else WIDE)
@@ -238,25 +207,6 @@ class TmaAttention(BlockAttentionFamily[BlockAttentionProblem, TmaAttentionConfi
         row = in_chunks(problem.head_dim) // CHUNK * ROW_BYTES
         room = (SHARED_BYTES - NOTES_BYTES) // rings - 2 * QUERIES[config.warpgroups] * row
         return min(MOST_STAGES, room // (self._stage_keys(problem, config) * row))
-
-    @staticmethod
-    def _section(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
-        """Query heads whose keys and values are processed together: all if the L2 holds them."""
-        of_head = problem.keys * (problem.head_dim + problem.value_columns) * problem.dtype.itemsize
-        heads = problem.batch * problem.kv_heads
-        if heads * of_head <= CACHED_BYTES:
-            return heads * problem.group
-        sections = ceil_div(heads * of_head, config.section << 20)
-        return ceil_div(heads, sections) * problem.group
-
-    @staticmethod
-    def _tiles(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
-        queries = QUERIES[config.warpgroups]
-        rows = ceil_div(problem.queries, queries)
-        if problem.has_mask:
-            side, of_mask = problem.block.rows, problem.mask_layout.rows
-            rows = ceil_div(of_mask * side, queries) if side < queries else of_mask * (side // queries)
-        return rows * problem.heads * problem.batch
 
 
 FAMILY = TmaAttention()

@@ -11,8 +11,7 @@ m16n8k16 products want them: rows 16 i + 8 h + g and columns 8 t + 4 u + 2 p + e
   first ``head_pairs`` pairs of chunks of every stream lie in front, stream by stream: these a warp finds by its number,
   and need not wait for *starts*, which say where the rest of its stream is.
 
-A warp has two tiles of a step: side by side, of 32 rows and 64 columns, or one below the other, of 64 rows and 32
-columns, where both are multiplied by the same columns of B.
+A warp has two tiles of a step, side by side: 32 rows and 64 columns.
 
 Nothing says where in its stream a lane is; it has counted its bits. A warp's lanes read from a ring that holds the last
 ``ring_rows`` elements of each, and which all of them fill together, a pair of chunks at a time. Every ``refill_tiles``
@@ -56,10 +55,9 @@ _BITS = np.array([i.bit_count() for i in range(256)], dtype=np.uint8)
 class Partition(NamedTuple):
     """Division of tiles among blocks and warps.
 
-    A group is ``strip_rows · warps_m`` rows, a step of it ``step_columns · warps_k`` columns. Group by group, and step
-    by step in each, the steps are given out to the blocks in equal runs (stream-K: Osama et al., PPoPP 2023). Of a
-    step, warp ``warps_m · j + i`` has the i-th strip of rows and the j-th ``step_columns`` columns: tile 0, and beside
-    it or below it tile 1.
+    A group is ``TILE · warps_m`` rows, a step of it ``step_columns · warps_k`` columns. Group by group, and step by
+    step in each, the steps are given out to the blocks in equal runs (stream-K: Osama et al., PPoPP 2023). Of a step,
+    warp ``warps_m · j + i`` has the i-th strip of rows and the j-th ``step_columns`` columns, tile beside tile.
     """
 
     m: int
@@ -67,8 +65,6 @@ class Partition(NamedTuple):
     warps_m: int
     warps_k: int
     blocks: int  # at most; there are no more than steps
-    strip_rows: int = TILE  # rows of a warp: 32, or 64 if its tiles are one below the other
-    cluster: int = 1  # blocks that share a group's steps; 1: blocks take no heed of groups
     tiles: int = TILES_PER_STEP  # of a warp in a step
 
     @property
@@ -76,21 +72,13 @@ class Partition(NamedTuple):
         return self.warps_m * self.warps_k
 
     @property
-    def tiles_down(self) -> int:
-        return self.strip_rows // TILE
-
-    @property
-    def tiles_across(self) -> int:
-        return self.tiles // self.tiles_down
-
-    @property
     def step_columns(self) -> int:
         """The columns of a warp in one step."""
-        return TILE * self.tiles_across
+        return TILE * self.tiles
 
     @property
     def groups(self) -> int:
-        return ceil_div(self.m, self.strip_rows * self.warps_m)
+        return ceil_div(self.m, TILE * self.warps_m)
 
     @property
     def steps(self) -> int:
@@ -103,7 +91,7 @@ class Partition(NamedTuple):
 
     @property
     def used_blocks(self) -> int:
-        return min(self.blocks, self.total) if self.cluster == 1 else self.groups * self.cluster
+        return min(self.blocks, self.total)
 
     def begins(self) -> Array:
         """The first step of every block, and the end of the last one's (int64)."""
@@ -245,7 +233,7 @@ def arranged_groups(matrix: CsrMatrix, partition: Partition, rows: Array | None,
     They are in the order of values, lanes, tiles, warps and steps.
     """
     p = partition
-    height, width = p.strip_rows * p.warps_m, p.steps * p.step_columns * p.warps_k
+    height, width = TILE * p.warps_m, p.steps * p.step_columns * p.warps_k
     groups = min(groups_at_once(p), p.groups - first)
     begin, end = first * height, (first + groups) * height
     numbers, lengths = _nonzeros(matrix, begin, end, rows)
@@ -253,12 +241,9 @@ def arranged_groups(matrix: CsrMatrix, partition: Partition, rows: Array | None,
     place = np.repeat(np.arange(lengths.size, dtype=np.int64) * width, lengths)
     place += matrix.column_indices[numbers]
     weights[place] = numbers
-    # Both weights of a register move as one. Axes: group, warp (m), tile below, i, h, g; step, warp (k), tile beside,
-    # t, u, p. One of those of tiles has a length of 1.
-    both = weights.view(np.int64).reshape(
-        groups, p.warps_m, p.tiles_down, 2, 2, 8, p.steps, p.warps_k, p.tiles_across, 4, 2, 2
-    )
-    both = both.transpose(0, 6, 7, 1, 2, 8, 5, 9, 10, 3, 11, 4)
+    # Both weights of a register move as one. Axes: group, warp (m), i, h, g; step, warp (k), tile, t, u, p.
+    both = weights.view(np.int64).reshape(groups, p.warps_m, 2, 2, 8, p.steps, p.warps_k, p.tiles, 4, 2, 2)
+    both = both.transpose(0, 5, 6, 1, 7, 4, 8, 9, 2, 10, 3)
     arranged: Array = np.ascontiguousarray(both).view(np.int32).ravel()
     return arranged
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.layouts.batches import one_batch_element
-from sparsegen.kernels.layouts.lane_stream import TILE, Partition
+from sparsegen.kernels.layouts.lane_stream import Partition
 from sparsegen.operators import Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div
 
@@ -34,15 +34,7 @@ class LaneStreamConfig(Config):
         packs=True,
     )
     warps_m: int = tunable(8, WARPS_M, "warps over the rows of a group, a strip for each", packs=True)
-    warps_k: int = tunable(
-        1, WARPS_K, "warps over the columns of a step, 64 or 32 columns for each", packs=True
-    )
-    strip_rows: int = tunable(
-        TILE,
-        (TILE, 2 * TILE),
-        "rows of a warp: its two tiles of a step are side by side, or one below the other with the same columns",
-        packs=True,
-    )
+    warps_k: int = tunable(1, WARPS_K, "warps over the columns of a step, 64 columns for each", packs=True)
     ring_rows: int = tunable(
         160,
         (64, 96, 128, 144, 160, 192),
@@ -67,14 +59,6 @@ class LaneStreamConfig(Config):
         packs=True,
     )
     bulk: bool = tunable(False, (False, True), "masks come by bulk copies")
-    cluster: int = tunable(
-        1,
-        (1, 2, 4, 8),
-        "blocks of a cluster, which share a group's columns and add up their sums over shared memory; 1: blocks get "
-        "equal runs of all groups' tiles, and add up over memory",
-        searched=(1,),
-        packs=True,
-    )
 
 
 def few_tokens(problem: SpmmProblem | QuantizedSpmmProblem) -> Iterator[Constraint]:
@@ -92,7 +76,7 @@ def few_tokens(problem: SpmmProblem | QuantizedSpmmProblem) -> Iterator[Constrai
 
 def partition_of(problem: SpmmProblem, config: LaneStreamConfig) -> Partition:
     c = config
-    return Partition(problem.m, problem.k, c.warps_m, c.warps_k, c.blocks, c.strip_rows, c.cluster)
+    return Partition(problem.m, problem.k, c.warps_m, c.warps_k, c.blocks)
 
 
 def shaped(problem: SpmmProblem, config: LaneStreamConfig, warps: int, device: Device) -> LaneStreamConfig:

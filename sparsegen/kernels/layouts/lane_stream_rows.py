@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsegen.kernels.layouts.lane_stream import LANES, PAIR, Partition
+from sparsegen.kernels.layouts.lane_stream import LANES, PAIR, TILE, Partition
 from sparsegen.matrix.formats import Array, CsrMatrix
 
 EXCHANGES = 24  # exchanges of rows within a strip by their lengths, at most
@@ -27,7 +27,7 @@ def levelled_rows(matrix: CsrMatrix, partition: Partition) -> Array:
     rows = balanced_rows(np.diff(matrix.row_offsets), partition)
     lanes = partition.used_blocks * partition.warps * LANES
     if 0 < matrix.nnz < LONG_RUN * lanes:
-        places = rows.reshape(-1, partition.strip_rows)
+        places = rows.reshape(-1, TILE)
         _level(places, _in_runs(matrix, partition, places))
     return rows
 
@@ -35,20 +35,19 @@ def levelled_rows(matrix: CsrMatrix, partition: Partition) -> Array:
 def balanced_rows(lengths: Array, partition: Partition) -> Array:
     """An order of the rows in which lanes, warps and blocks have about equally many nonzeros.
 
-    Rows by falling length are distributed to the strips of 32 or 64 rows, to and fro. In a strip, longest first, each
-    goes to that of the 8 places g (whose four or eight rows share lanes) that has the fewest nonzeros so far and is not
-    full. Then rows of the fullest and the emptiest place are exchanged as long as that levels them.
+    Rows by falling length are distributed to the strips of 32 rows, to and fro. In a strip, longest first, each goes to
+    that of the 8 places g (whose four rows share lanes) that has the fewest nonzeros so far and is not full. Then rows
+    of the fullest and the emptiest place are exchanged as long as that levels them.
 
     Returns:
         int32: for each place the row; places beyond the matrix have row ``m`` or more.
     """
     strips = partition.groups * partition.warps_m
-    height = partition.strip_rows
-    padded = np.zeros(strips * height, dtype=np.int64)
+    padded = np.zeros(strips * TILE, dtype=np.int64)
     padded[: lengths.size] = lengths
-    distributed = np.argsort(-padded, kind="stable").astype(np.int32).reshape(height, strips)
+    distributed = np.argsort(-padded, kind="stable").astype(np.int32).reshape(TILE, strips)
     distributed[1::2] = distributed[1::2, ::-1]
-    share = height // PLACES
+    share = TILE // PLACES
     places = np.empty((strips, share, PLACES), dtype=np.int32)
     held, taken = np.zeros((strips, PLACES), dtype=np.int64), np.zeros((strips, PLACES), dtype=np.int64)
     strip = np.arange(strips)
@@ -101,7 +100,7 @@ def _in_runs(matrix: CsrMatrix, partition: Partition, places: Array) -> Array:
         strips = slice(group * p.warps_m, (group + 1) * p.warps_m)
         begins = np.flatnonzero(np.diff(run_of_step[group * p.steps : (group + 1) * p.steps], prepend=-1))
         rows = counted[np.minimum(places[strips], m)]
-        tiles = rows.reshape(p.warps_m, p.strip_rows, p.steps, p.warps_k, p.tiles_across, 4)
+        tiles = rows.reshape(p.warps_m, TILE, p.steps, p.warps_k, p.tiles, 4)
         steps = tiles.sum(axis=4, dtype=np.int32)
         in_runs[strips, :, : begins.size] = np.add.reduceat(steps, begins, axis=2)
     return in_runs.reshape(*places.shape, -1, 4)

@@ -76,7 +76,7 @@ class DeviceStreams(NamedTuple):
         masks, positions = device.filled(4 * max(1, words)), device.filled(4 * words)
         orders_of_step = round_up(p.warps, ORDERS_AT_ONCE)
         orders, farthest = device.filled(4 * max(1, p.total * orders_of_step)), device.filled(4 * streams)
-        sizes = (p.m, p.total, p.steps, p.warps_m, p.warps_k, p.strip_rows)
+        sizes = (p.m, p.total, p.steps, p.warps_m, p.warps_k)
         device.run(f"{FILE}:lane_stream_masks", p.total * p.warps, *sizes, *pattern, masks)
         rings = (blocks, p.total, p.warps, orders_of_step, refill_tiles, ring_rows)
         device.run(f"{FILE}:lane_stream_positions", streams, *rings, masks, positions, orders, farthest)

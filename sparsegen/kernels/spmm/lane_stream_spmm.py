@@ -36,7 +36,7 @@ ROW_BYTES = 128  # bytes of a ring's row: a word for each lane
 BARRIER_BYTES = 256
 MAX_WARPS = 16
 USUAL_WARPS = 8  # on a multiprocessor, if in several blocks then of fewer
-FIRST_WITH_BULK_COPIES = FIRST_WITH_CLUSTERS = (9, 0)
+FIRST_WITH_BULK_COPIES = (9, 0)
 LEAST_DENSITY = 1 / 32
 FEW_COLUMNS = 8  # up to which activations are hardly a tenth of what shared memory moves
 # Fitted: a multiprocessor's cycles for a weight, and for each column from 9 on; multiples of the memory's time
@@ -90,24 +90,6 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             not c.bulk or device.compute_capability >= FIRST_WITH_BULK_COPIES,
             f"bulk copies need compute capability 9.0, the device has {capability}",
         )
-        yield Constraint(
-            c.cluster == 1 or device.compute_capability >= FIRST_WITH_CLUSTERS,
-            f"clusters need compute capability 9.0, the device has {capability}",
-        )
-        partition = partition_of(problem, c)
-        yield Constraint(
-            c.cluster == 1 or partition.used_blocks <= c.blocks,
-            f"a cluster ({c.cluster}) for each of {partition.groups} groups of rows has {c.blocks} blocks at most",
-        )
-        yield Constraint(
-            c.cluster == 1 or partition.steps >= c.cluster,
-            f"each block of a cluster ({c.cluster}) has some of a group's {partition.steps} steps",
-        )
-        part, ring = _part_bytes(problem, c.strip_rows), c.ring_rows * ROW_BYTES
-        yield Constraint(
-            c.cluster == 1 or part <= ring,
-            f"a warp's sums ({part} bytes) have room where its ring ({ring} bytes) was",
-        )
         warps = c.warps_m * c.warps_k
         yield Constraint(warps <= MAX_WARPS, f"warps_m · warps_k ({warps}) warps decode, at most {MAX_WARPS}")
         yield Constraint(
@@ -120,10 +102,8 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             f"ring_rows ({c.ring_rows}) are at least {_ring_minimum(c)}, what a lane may take at once",
         )
         # Sums and fragments of B, and what nvcc was seen to need beside them. Warps are given registers by fours.
-        column_tiles = _column_tiles(problem)
-        needed = 64 + 11 * column_tiles if c.strip_rows == TILE else 84 + 20 * column_tiles
         given = round_up(warps + 1, 4) * WARP
-        yield enough_registers(needed, given, at_a_time=8)
+        yield enough_registers(64 + 11 * _column_tiles(problem), given, at_a_time=8)
         shared = self._shared_bytes(problem, c)
         yield shared_memory_fits("rings and slots", shared, device)
 
@@ -151,24 +131,20 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             + columns * 8 * _column_tiles(problem) * problem.dtype.itemsize
         )
         ring = (c.ring_rows + PAIR) * ROW_BYTES + c.depth * PAIR * WARP * 2
-        handed_over = (c.warps_k - 1) * c.warps_m * _part_bytes(problem, c.strip_rows)
+        handed_over = (c.warps_k - 1) * c.warps_m * _part_bytes(problem)
         return BARRIER_BYTES + c.slots * slot + warps * ring + handed_over
 
     def is_worth_trying(self, problem: SpmmProblem, config: LaneStreamConfig, device: Device) -> bool:
-        """True for balanced numbers of blocks, at least 4 warps, and as many resident blocks as shared memory holds.
-        Strips of two tiles are for more than 8 columns (docs/notes/decode.md), and bulk copies for every device that
-        has them.
+        """True for balanced numbers of blocks, at least 4 warps, and as many resident blocks as shared memory holds;
+        with bulk copies on every device that has them.
         """
         c = config
         warps = c.warps_m * c.warps_k
         resident = max(1, USUAL_WARPS // warps)
         if warps < 4 or c.blocks not in block_counts(problem, c, resident * device.multiprocessors):
             return False
-        if c.strip_rows != TILE and problem.n <= FEW_COLUMNS:
-            return False
-        if c.strip_rows * c.warps_m >= 2 * max(c.strip_rows, problem.m) or c.bulk != (
-            device.compute_capability >= FIRST_WITH_BULK_COPIES
-        ):
+        has_bulk_copies = device.compute_capability >= FIRST_WITH_BULK_COPIES
+        if TILE * c.warps_m >= 2 * max(TILE, problem.m) or c.bulk != has_bulk_copies:
             return False
         # Rings and slots fill most of the shared memory, and more blocks than one have room.
         shared = self._shared_bytes(problem, c) + 1024
@@ -251,9 +227,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
     @staticmethod
     def _scratch(problem: SpmmProblem, partition: Partition) -> dict[str, int]:
         return {
-            "parts": (partition.used_blocks + partition.groups)
-            * partition.warps_m
-            * _part_bytes(problem, partition.strip_rows),
+            "parts": (partition.used_blocks + partition.groups) * partition.warps_m * _part_bytes(problem),
             "counters": partition.groups * partition.warps_m * 4,
         }
 
@@ -336,9 +310,9 @@ def _column_tiles(problem: SpmmProblem) -> int:
     return ceil_div(problem.n, 8)
 
 
-def _part_bytes(problem: SpmmProblem, strip_rows: int) -> int:
+def _part_bytes(problem: SpmmProblem) -> int:
     """Bytes of a warp's sums."""
-    return strip_rows * 8 * _column_tiles(problem) * 4
+    return TILE * 8 * _column_tiles(problem) * 4
 
 
 FAMILY = LaneStreamSpmm()

@@ -13,6 +13,7 @@ from sparsegen.errors import MatrixError, one_line
 from sparsegen.matrix.budget import MemoryBudget
 
 PIECE = 4 * 2**20  # bytes that are unpacked at once
+LONGEST_SHOWN = 100  # characters of a value in a message
 _SIGNATURES = {
     b"PK\x03\x04": "a zip archive (.npz)",
     b"\x93NUMPY": "a NumPy array (.npy)",
@@ -102,10 +103,10 @@ def _sound_gzip(path: Path, content: bytes) -> Iterator[None]:
         raise MatrixError(f"not a sound gzip file: {error}{hint(content)}", source=path) from error
 
 
-def clipped(value: object, longest: int = 100) -> str:
+def clipped(value: object) -> str:
     """Shortens a value for a message: a file may hold values as long as itself and of many lines."""
     text = str(value)
-    return one_line(text) if len(text) <= longest else f"{one_line(text[:longest])}..."
+    return one_line(text) if len(text) <= LONGEST_SHOWN else f"{one_line(text[:LONGEST_SHOWN])}..."
 
 
 def hint(content: bytes) -> str:

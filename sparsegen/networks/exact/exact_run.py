@@ -61,18 +61,17 @@ class ExactRun:
         float64: computes what bounds leave undecided.
     """
 
-    def __init__(self, float64: Float64Run, prepare: Prepare, all_layers: bool = False) -> None:
+    def __init__(self, float64: Float64Run, prepare: Prepare) -> None:
         """
         Args:
             prepare: makes a network's operator for a number of inputs, with a readout.
-            all_layers: the network above has all of them, whether or not that decides more.
         """
         self.float64, self._prepare = float64, prepare
         self._network, self._dtype, self._executor = float64.network, float64.dtype, float64.executor
         self._batches: dict[int, Batch] = {}
         self._sides: dict[int, Network] = {}
         self._packed: dict[int, BoundVariant] = {}  # the network below, by how many inputs there is room for
-        self.bound_layers, self._all_layers = 0, all_layers
+        self.bound_layers = 0
         self._row_bytes = self._network.neurons * self._dtype.itemsize
         self._word = 16 if self._row_bytes % 16 == 0 else self._dtype.itemsize
         with self._executor.entered():
@@ -220,8 +219,7 @@ class ExactRun:
 
     def _side(self, side: int) -> Network:
         if side not in self._sides:
-            layers = len(self._network.layers) if side > 0 and self._all_layers else self.bound_layers
-            self._sides[side] = bound(first_layers(self._network, layers), self._dtype, side)
+            self._sides[side] = bound(first_layers(self._network, self.bound_layers), self._dtype, side)
         return self._sides[side]
 
 

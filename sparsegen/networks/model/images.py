@@ -21,7 +21,7 @@ CHUNK_PIXELS = 1 << 18  # pixels that it enlarges at a time, so that they stay i
 THRESHOLD = 0.5
 
 
-def stroke_images(count: int, neurons: int, *, seed: int = 0, first: int = 0) -> Array:
+def stroke_images(count: int, neurons: int, *, seed: int = 0) -> Array:
     """Images as inputs of a network: zeros and ones, about 7 % ones.
 
     A stroke is a bent line of 4 to 6 points; it is drawn in grey at 28 × 28, interpolated to √neurons × √neurons, and
@@ -30,7 +30,6 @@ def stroke_images(count: int, neurons: int, *, seed: int = 0, first: int = 0) ->
     Args:
         count: number of images.
         neurons: pixels of one, a square.
-        first: the number of the first one.
 
     Returns:
         uint8, count × neurons, row by row of each image.
@@ -38,12 +37,11 @@ def stroke_images(count: int, neurons: int, *, seed: int = 0, first: int = 0) ->
     Raises:
         ConfigError: neurons are no square.
     """
-    number, start = arguments.whole(count, "count", least=0), arguments.whole(first, "first", least=0)
+    number = arguments.whole(count, "count", least=0)
     side = round(arguments.whole(neurons, "neurons", least=1) ** 0.5)
     if side * side != neurons:
         raise ConfigError(f"neurons = {neurons}: expected a square, as 1024, 4096, 16384 or 65536")
     words = Words(arguments.whole(seed, "seed", least=0))
-    words.fractions(start * DRAWS)
     found = np.empty((number, side, side), dtype=np.uint8)
 
     def draw(begin: int, drawn: Array) -> None:

@@ -128,18 +128,17 @@ def trait(
     default: StrEnum,
     doc: str,
     *,
-    flags: tuple[str, ...] = (),
     near: bool = False,
     unsaid: bool = False,
     of_batch: bool = False,
 ) -> Any:
-    """Declare a trait among the fields of a problem; see `Field`. Its flag is ``--long-name`` by default."""
-    return _declared(doc, default, flags=flags, near=near, unsaid=unsaid, of_batch=of_batch)
+    """Declare a trait among the fields of a problem; see `Field`. Its flag is ``--long-name``."""
+    return _declared(doc, default, near=near, unsaid=unsaid, of_batch=of_batch)
 
 
-def parameter(default: Parameter, doc: str, *, flags: tuple[str, ...] = ()) -> Any:
-    """Declare a parameter among the fields of a problem; see `Field`. Its flag is ``--long-name`` by default."""
-    return _declared(doc, default, flags=flags)
+def parameter(default: Parameter, doc: str) -> Any:
+    """Declare a parameter among the fields of a problem; see `Field`. Its flag is ``--long-name``."""
+    return _declared(doc, default)
 
 
 def element_type() -> Any:
@@ -182,7 +181,7 @@ def fields_of(problem_type: type) -> Mapping[str, Field]:
             default=None
             if field.default is dataclasses.MISSING
             else cast("int | StrEnum | Parameter", field.default),
-            **declared | {"flags": declared["flags"] or (short,)},
+            **declared | {"flags": declared.get("flags") or (short,)},
         )
     return MappingProxyType(found)
 

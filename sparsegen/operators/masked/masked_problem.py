@@ -41,6 +41,7 @@ from sparsegen.system.device_memory import WARP, PlainDevice
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.numpy_types import Array
 
+UNEVEN = 1.5  # times the mean, above which attention splits a row
 BLOCK_SIDES = (16, 32, 64, 128, 256)
 
 
@@ -56,38 +57,63 @@ class Block(Sides):
 class Density(Parameter):
     """The expected share of live blocks, above 0 and at most 1, in thousandths and at least one of them.
 
+    Written ``0.06``, or ``0.06^1`` if some row has more than others: all of its blocks.
+
+    Attributes:
+        longest: the share of live blocks of the row that has most; 0 for rows that are alike.
+
     Raises:
         NoValueError: another share; the message goes on from "x is".
     """
 
     share: float
+    longest: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.share <= 1.0:
-            raise NoValueError("no density: a density is above 0 and at most 1")
+        if not 0.0 < self.share <= 1.0 or not 0.0 <= self.longest <= 1.0:
+            raise NoValueError(
+                'no density: a density is above 0 and at most 1, as is that of a longer row in "0.1^1"'
+            )
         object.__setattr__(self, "share", max(0.001, round(float(self.share), 3)))
+        longest = round(float(self.longest), 3)
+        object.__setattr__(self, "longest", longest if longest > self.share else 0.0)
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """The density that a number above 0 and up to 1 stands for."""
+        """The density that a number above 0 and up to 1 stands for, or that two stand for in a text."""
         if isinstance(value, cls):
             return value
         try:
-            found = float(value) if isinstance(value, str) else arguments.number(value, "density")
+            parts = value.split("^", 1) if isinstance(value, str) else [arguments.number(value, "density")]
+            found = [float(part) for part in parts]
         except (ValueError, ConfigError):
-            found = math.nan
-        return cls(found)
+            found = [math.nan]
+        return cls(*found)
 
     def __str__(self) -> str:
-        return f"{self.share:g}"
+        return f"{self.share:g}" + (f"^{self.longest:g}" if self.longest else "")
 
     @property
-    def json(self) -> float:
-        return self.share
+    def json(self) -> float | str:
+        return str(self) if self.longest else self.share
+
+    @classmethod
+    def of_rows(cls, live: Array, most: Array) -> Self:
+        """The density of a mask with so many live places in each of its rows, of so many that there may be.
+
+        A longest row is told in eighths where it has more than `UNEVEN` times the mean.
+        """
+        share, longest = max(1, live.sum()) / max(1, most.sum()), live.max() / max(1, most.max())
+        return cls(share, math.ceil(longest * 8) / 8 if live.max() > UNEVEN * live.mean() else 0.0)
 
     def drawn(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Bools of independent blocks; at least one is live: right results of no block prove nothing."""
-        live = rng.random(shape) < self.share
+        """Bools of independent blocks, of a row in the middle more of them if it has more; at least one is live: right
+        results of no block prove nothing.
+        """
+        share = np.full(shape[-2:-1], self.share)
+        if self.longest and share.ndim:
+            share[share.size // 2] = self.longest
+        live = rng.random(shape) < share[..., None]
         if not live.any():
             live.flat[rng.integers(live.size)] = True
         return live
@@ -107,7 +133,7 @@ class Density(Parameter):
             nnz=min(MAX_INDEX, self.live_of(rows, columns)),
             row_mean=self.share * columns,
             row_cov=math.sqrt((1.0 - self.share) / (self.share * blocks)),
-            row_max=columns,
+            row_max=round(self.longest * columns) or columns,
             block_fill=1.0,
         )
 

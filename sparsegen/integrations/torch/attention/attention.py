@@ -1,8 +1,9 @@
 """Sparse attention as a differentiable function, by custom operators of PyTorch, and as a module.
 
-The forward pass is SDDMM, sparse softmax and product, each one launch for many heads; the backward pass (first order)
-is made of SDDMM, the softmax's gradient, and products with the mask and its transpose (Gale et al., SC 2020, sections
-IV and VII). Where no gradient may be asked for, the forward pass may be one fused kernel instead.
+Where the mask's places fill blocks, both passes are those of `block_attention`. Else the forward pass is SDDMM, sparse
+softmax and product, each one launch for many heads; the backward pass (first order) is made of SDDMM, the softmax's
+gradient, and products with the mask and its transpose (Gale et al., SC 2020, sections IV and VII). Where no gradient
+may be asked for, the forward pass may be one fused kernel instead.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sparsegen.integrations.torch.attention.attention_passes import (
     room_for_weights,
 )
 from sparsegen.integrations.torch.attention.attention_steps import Steps, steps
+from sparsegen.integrations.torch.attention.pattern_blocks import TAKEN, pattern_blocks, runs_by_blocks
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype
 from sparsegen.integrations.torch.calls.devices import kernel_device
 from sparsegen.integrations.torch.calls.direct import Context, DirectOperator
@@ -42,7 +44,8 @@ def sparse_attention(
 ) -> Tensor:
     """softmax(scale · Q · Kᵀ at the pattern) · V, for each head.
 
-    While a gradient may be asked for, the weights are kept for it: a number for each head and nonzero.
+    While a gradient may be asked for, the weights are kept for it: a number for each head and nonzero; by blocks O and
+    a number for each query.
 
     Args:
         q: any leading dimensions (batch, heads) × queries × head_dim.
@@ -167,8 +170,15 @@ class SparseAttention(PatternModule):
 def _attention_of(
     q: Tensor, k: Tensor, v: Tensor, scale: float, keeps_weights: bool, pattern: SparsePattern
 ) -> tuple[Tensor, Tensor]:
+    """O, and what the gradients need beside it: the weights, or by blocks the log-sum-exp of each query."""
     _check(pattern, q, k, v)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    blocks = (
+        pattern_blocks(pattern, q, scale, trains=keeps_weights) if q.dtype in TAKEN and q.numel() else None
+    )
+    if blocks is not None:
+        out, lse = blocks.forward(q, k, v)
+        return out, lse if keeps_weights else room_for_weights(q, pattern, heads=0)
     out = torch.zeros_like(q)
     weights = room_for_weights(q, pattern, heads=q.shape[0] if keeps_weights else 0)
     if not out.numel() or not pattern.nnz:
@@ -191,6 +201,16 @@ def prepared(
     if kernel_device(q) is None:
         return None
     heads, _, head_dim = q.shape
+    by_blocks = None if keeps_weights or not q.numel() else pattern_blocks(pattern, q, scale, trains=False)
+    if by_blocks is not None and (call := by_blocks.prepared(q, k, v)) is not None:
+        return PreparedCall(
+            call.operator,
+            call.operands,
+            lambda written, inputs: (
+                call.results(written, inputs),
+                room_for_weights(inputs[0], pattern, heads=0),
+            ),
+        )
     if keeps_weights or not (q.numel() and pattern.nnz) or not fused_runs(pattern, q, scale):
         raise OperandError(
             f"sparse attention over {pattern.nnz} places runs in several launches here, which cannot be shipped: one "
@@ -209,9 +229,20 @@ def prepared(
 
 
 def _backward_of(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, scale: float, pattern: SparsePattern
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    weights: Tensor,
+    out: Tensor | None,
+    scale: float,
+    pattern: SparsePattern,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dout, q, k, v = (t.contiguous() for t in (dout, q, k, v))
+    if out is not None:
+        blocks = pattern_blocks(pattern, q, scale, trains=True)
+        assert blocks is not None  # they computed O
+        return blocks.backward(dout, q, k, v, out, weights)
     dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
     if weights.shape[0] != q.shape[0]:
         raise OperandError(
@@ -246,19 +277,28 @@ def _check(pattern: SparsePattern, q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
+def _fake(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, keeps_weights: bool, pattern: SparsePattern
+) -> tuple[Tensor, Tensor]:
+    out = q.new_empty(q.shape)
+    if keeps_weights and runs_by_blocks(pattern, q, trains=True):
+        return out, q.new_empty(q.shape[:2], dtype=torch.float32)
+    return out, q.new_empty((q.shape[0] if keeps_weights else 0, padded(pattern.nnz)))
+
+
 def _remember(ctx: Context, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, ctx.scale, _, ctx.pattern = inputs  # the pattern: alive until the backward pass
-    _, weights = output
+    out, weights = output
     ctx.set_materialize_grads(False)  # the weights have no gradient, and zeros of their size would be made
     ctx.mark_non_differentiable(weights)
-    ctx.save_for_backward(q, k, v, weights)
+    is_by_blocks = weights.dtype is not q.dtype  # a log-sum-exp has more bits than weights
+    ctx.save_for_backward(q, k, v, weights, out if is_by_blocks else None)
 
 
 def _backward(ctx: Context, dout: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if dout is None:
         return (None,) * 6
-    q, k, v, weights = ctx.saved_tensors
-    gradients = _attention_backward(dout, q, k, v, weights, ctx.scale, ctx.pattern)
+    gradients = _attention_backward(dout, *ctx.saved_tensors, ctx.scale, ctx.pattern)
     return (*gradients, None, None, None)
 
 
@@ -273,10 +313,7 @@ _attention = DirectOperator(
     "attention",
     "(Tensor q, Tensor k, Tensor v, float scale, bool keeps_weights, int pattern) -> (Tensor, Tensor)",
     _attention_of,
-    fake=lambda q, k, v, scale, keeps, pattern: (
-        q.new_empty(q.shape),
-        q.new_empty((q.shape[0] if keeps else 0, padded(pattern.nnz))),
-    ),
+    fake=_fake,
     tensors=3,
     backward=_backward,
     remember=_remember,
@@ -284,10 +321,11 @@ _attention = DirectOperator(
 )
 _attention_backward = DirectOperator(
     "attention_backward",
-    "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor weights, float scale, int pattern) -> (Tensor, Tensor, Tensor)",
+    "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor weights, Tensor? out, float scale, int pattern) -> "
+    "(Tensor, Tensor, Tensor)",
     _backward_of,
     fake=lambda dout, q, k, v, *_: (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)),
-    tensors=5,
+    tensors=6,
     backward=_refuse,
     remember=lambda *_: None,
     held=HELD,

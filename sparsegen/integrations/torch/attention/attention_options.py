@@ -50,6 +50,7 @@ class AttentionOptions(NamedTuple):
         softcap: 0 for none.
         window: 0 for none.
         block_rows, block_columns: sides of the mask's blocks; 0 without a mask.
+        density, longest: see `BlockMaskTensor`.
     """
 
     scale: float
@@ -62,6 +63,7 @@ class AttentionOptions(NamedTuple):
     block_columns: int
     density: float
     deterministic: bool
+    longest: float = 0.0
 
     @property
     def block(self) -> tuple[int, int]:
@@ -101,7 +103,8 @@ class AttentionOptions(NamedTuple):
             shared["value_dim"] = ValueColumns(v.shape[3])
         if words is not None:
             masks = masks_of(words.shape[0] > 1, words.shape[1] > 1)
-            shared |= {"block": Block.parse(self.block), "density": Density.parse(self.density)}
+            longest = self.longest if kind is BlockAttentionProblem else 0.0  # gradients split no rows
+            shared |= {"block": Block.parse(self.block), "density": Density(self.density, longest)}
         return kind(
             queries=queries,
             keys=k.shape[2],

@@ -114,9 +114,9 @@ def block_attention(
     if elements is not None:
         mask, partial = with_elements(elements, mask, q, k)
         numbers, bits = partial.numbers, partial.bits
-    words, block, density = None, (0, 0), 1.0
+    words, block, density, longest = None, (0, 0), 1.0, 0.0
     if mask is not None:
-        words, block, density = _of_items_and_heads(mask), mask.block, mask.density
+        words, block, density, longest = _of_items_and_heads(mask), mask.block, mask.density, mask.longest
     if slopes is not None or sink_logits is not None:
         slopes, sink_logits = _of_heads(q, k, slopes, sink_logits, from_start)
     head_dim = max(1, int(q.shape[-1])) if q.dim() else 1
@@ -130,6 +130,7 @@ def block_attention(
         block_rows=block[0],
         block_columns=block[1],
         density=density,
+        longest=longest,
         deterministic=_is_deterministic(deterministic),
     )
     if options.sinks:

@@ -35,10 +35,10 @@ def with_elements(
         elements = elements.expand(*elements.shape[:2], *shape[2:])
     block = USUAL_BLOCK if mask is None else mask.block
     live, partial = PartialBlocks.of_bools(elements, block)
-    density = 0.5
+    density, longest = 0.5, 0.0
     if mask is not None:
-        live, density = live & mask.blocks(), mask.density
-    covered = BlockMaskTensor.from_blocks(live, block, partial.shape, density=density)
+        live, density, longest = live & mask.blocks(), mask.density, mask.longest
+    covered = BlockMaskTensor.from_blocks(live, block, partial.shape, density=density, longest=longest)
     return covered, _spread(partial, covered)
 
 

@@ -50,7 +50,7 @@ def to_torch_bsr(mask: BlockMaskTensor, dtype: torch.dtype = torch.float32) -> T
     check_mask(mask)
     require_dtype(dtype)
     host = mask.to_host()
-    block_mask_formats.require_whole_blocks(host, "BSR")
+    block_mask_formats.require_whole_blocks(host)
     offsets, columns = (torch.from_numpy(part) for part in block_mask_formats.to_csr_of_blocks(host))
     values = torch.ones((columns.numel(), *mask.block), dtype=dtype)
     bsr = torch.sparse_bsr_tensor(offsets, columns, values, mask.shape, check_invariants=True)

@@ -25,6 +25,7 @@ from sparsegen.integrations.torch.calls.launches import calls
 from sparsegen.integrations.torch.calls.tensor_checks import checked_device, require_tensors
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
+from sparsegen.operators.masked.masked_problem import Density
 
 _HIGHEST = 2**63 - 1
 
@@ -39,12 +40,15 @@ class BlockMaskTensor:
         words: uint64, the buffer of a `sparsegen.masks.BlockMask`, on any device, or ... × such buffers. Only its size
             is checked: its contents are read by kernels alone, without a synchronisation.
         density: the expected share of live blocks, by which variants are chosen; results are right for any.
+        longest: the expected share of live blocks of the row that has most, if it has more than 1.5 times the mean; 0
+            for rows that are alike. Attention splits such rows over the multiprocessors.
     """
 
     shape: tuple[int, int]
     block: tuple[int, int]
     words: Tensor
     density: float = 0.5
+    longest: float = 0.0
 
     def __post_init__(self) -> None:
         """
@@ -61,6 +65,12 @@ class BlockMaskTensor:
                 f"density = {density:g} is outside (0, 1]: it is the expected share of live blocks"
             )
         object.__setattr__(self, "density", density)
+        longest = arguments.number(self.longest, "longest", OperandError)
+        if not 0 <= longest <= 1:
+            raise OperandError(
+                f"longest = {longest:g} is outside [0, 1]: it is a row's expected share of live blocks"
+            )
+        object.__setattr__(self, "longest", longest)
         layout, words = self.layout, self.words
         require_tensors(words=words)
         if words.dtype != torch.uint64 or not words.dim() or words.shape[-1] != layout.words:
@@ -71,7 +81,7 @@ class BlockMaskTensor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Stored as int64: pickles cannot hold PyTorch's unsigned types.
-        return _of_signed, (self.shape, self.block, self.words.view(torch.int64), self.density)
+        return _of_signed, (self.shape, self.block, self.words.view(torch.int64), self.density, self.longest)
 
     @classmethod
     def unchecked(
@@ -79,17 +89,22 @@ class BlockMaskTensor:
     ) -> BlockMaskTensor:
         """A mask of words that were made for it, which takes less time than a kernel."""
         made = object.__new__(cls)
-        for name, value in (("shape", shape), ("block", block), ("words", words), ("density", density)):
+        values = shape, block, words, density, 0.0
+        for name, value in zip(cls.__slots__, values, strict=True):
             object.__setattr__(made, name, value)
         return made
 
     @classmethod
     def from_host(cls, mask: BlockMask, device: torch.device | str | None = None) -> BlockMaskTensor:
-        """A mask of the host, sent to a device. Its own density is expected; without a live block, that of one."""
+        """A mask of the host, sent to a device. Its own density and longest row are expected; without a live block, the
+        density of one.
+        """
         arguments.instance(mask, BlockMask, "mask", OperandError)
         words = torch.from_numpy(np.array(mask.words)).to(checked_device(device))
+        live = mask.blocks().sum(axis=1)
+        density = Density.of_rows(live, np.full_like(live, mask.layout.columns))
         blocks = mask.layout.rows * mask.layout.columns
-        return cls(mask.shape, mask.block, words, max(mask.density, 1 / blocks))
+        return cls(mask.shape, mask.block, words, max(mask.density, 1 / blocks), density.longest)
 
     @classmethod
     def from_blocks(
@@ -99,6 +114,7 @@ class BlockMaskTensor:
         shape: tuple[int, int] | None = None,
         *,
         density: float = 0.5,
+        longest: float = 0.0,
     ) -> BlockMaskTensor:
         """The mask whose live blocks are true, made where the bools lie, without waiting for them.
 
@@ -107,7 +123,7 @@ class BlockMaskTensor:
                 as batch × heads.
             block: rows and columns of a block, or one number for both.
             shape: shape in elements; by default that of whole blocks.
-            density: the share of live blocks that is expected; see the class.
+            density, longest: what is expected; see the class.
 
         Raises:
             OperandError: no tensor.
@@ -117,7 +133,7 @@ class BlockMaskTensor:
         if live.dtype != torch.bool or live.dim() < 2 or not live.shape[-2] * live.shape[-1]:
             raise MatrixError(f"a mask is a matrix of bools, got {live.dtype} of shape {tuple(live.shape)}")
         shape, block = sizes_of(live, block, shape)
-        return cls(shape, block, pack_blocks(live), density)
+        return cls(shape, block, pack_blocks(live), density, longest)
 
     def to_host(self) -> BlockMask:
         """The mask on the host, where it is checked whole; waits for the device.
@@ -149,7 +165,7 @@ class BlockMaskTensor:
             raise OperandError(f"mask[{index}]: there are {len(self.lead)} dimensions in front to choose by")
         if chosen < len(places):
             places = (*places, slice(None))  # an ellipsis stands for dimensions in front, not for the words
-        return BlockMaskTensor(self.shape, self.block, self.words[places], self.density)
+        return BlockMaskTensor(self.shape, self.block, self.words[places], self.density, self.longest)
 
     def __or__(self, other: BlockMaskTensor) -> BlockMaskTensor:
         """Union of two masks of one shape and block; leading dimensions broadcast."""
@@ -240,10 +256,10 @@ def check_mask(mask: BlockMaskTensor) -> None:
 
 
 def _of_signed(
-    shape: tuple[int, int], block: tuple[int, int], words: Tensor, density: float
+    shape: tuple[int, int], block: tuple[int, int], words: Tensor, density: float, longest: float = 0.0
 ) -> BlockMaskTensor:
     """The mask of a pickle."""
-    return BlockMaskTensor(shape, block, words.view(torch.uint64), density)
+    return BlockMaskTensor(shape, block, words.view(torch.uint64), density, longest)
 
 
 def draw_block_mask(

@@ -7,10 +7,12 @@ of the last call, and is stale after a checkpoint was loaded or an optimizer too
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 from torch.nn.utils.prune import BasePruningMethod
@@ -29,11 +31,12 @@ _HOOKS = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
+UNITS = 1024  # unit vectors in a product
 OWN_FORWARD = "give it back its own (accelerate.hooks.remove_hook_from_module) before it becomes sparse"
 
 
 def current_weight(layer: nn.Module) -> Tensor:
-    """The weight as the forward pass would take it now, detached.
+    """The weight as the forward pass would take it now, detached; one of low bits as full numbers.
 
     Raises:
         OperandError: it has no data: on the meta device, or of a lazy layer.
@@ -47,7 +50,24 @@ def current_weight(layer: nn.Module) -> Tensor:
             )
     weight = _current(layer, "weight")
     assert weight is not None
-    return weight
+    return _full(weight) if low_bits_of(layer) else weight
+
+
+def low_bits_of(layer: nn.Module) -> str:
+    """The type of a dense weight of low bits, as torchao's, whose products are its own; empty of a plain weight."""
+    weight = layer._parameters.get("weight")
+    if weight is None:
+        return ""
+    kind = type(weight)
+    return kind.__name__ if hasattr(weight, "qdata") or kind.dequantize is not Tensor.dequantize else ""
+
+
+def _full(weight: Tensor) -> Tensor:
+    """The numbers that a weight of low bits stands for; of one that does not tell them, by products of unit vectors."""
+    with contextlib.suppress(NotImplementedError, TypeError):
+        return weight.dequantize()
+    units = torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
+    return torch.cat([linear(some, weight) for some in units.split(UNITS)]).T.contiguous()
 
 
 def current_bias(layer: nn.Module) -> Tensor | None:

@@ -41,7 +41,7 @@ def no_tensor(value: object, name: str) -> OperandError:
     return OperandError(f"{name}: expected a torch.Tensor, got {called}{advice}")
 
 
-def checked_device(device: Any, name: str = "device") -> torch.device:
+def checked_device(device: Any) -> torch.device:
     """A device of PyTorch by what names it; for None the default one.
 
     Raises:
@@ -51,7 +51,7 @@ def checked_device(device: Any, name: str = "device") -> torch.device:
         return torch.empty(0, device=None if device is None else torch.device(device)).device
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise OperandError(f"{name} = {device!r} is no device that PyTorch can use: {reason}") from error
+        raise OperandError(f"device = {device!r} is no device that PyTorch can use: {reason}") from error
 
 
 def require_dtype(dtype: object) -> None:

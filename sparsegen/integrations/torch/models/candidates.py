@@ -17,7 +17,11 @@ from sparsegen.dispatch.dense_or_sparse import Faster
 from sparsegen.dispatch.pruned_times import LayerTime, TimeSource
 from sparsegen.errors import PruningError
 from sparsegen.integrations.torch.calls.devices import DTYPES
-from sparsegen.integrations.torch.calls.layer_weights import current_weight, is_made_of_others
+from sparsegen.integrations.torch.calls.layer_weights import (
+    current_weight,
+    is_made_of_others,
+    low_bits_of,
+)
 from sparsegen.integrations.torch.models.conversion_report import DenseLayer
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pointwise import Convertible, is_convertible, is_pointwise
@@ -69,9 +73,7 @@ class Candidates:
         Raises:
             PruningError: there is none, or one has no data.
         """
-        self.left = {
-            name: DenseLayer(name, type(m).__name__, why) for name, m, why in obstacles(model, exclude)
-        }
+        self.left = {name: DenseLayer(name, kind_of(m), why) for name, m, why in obstacles(model, exclude)}
         self.layers: dict[str, Convertible] = {
             name: module
             for name, module in model.named_modules()
@@ -86,7 +88,7 @@ class Candidates:
 
     def leave(self, name: str, reason: str) -> None:
         """Have a candidate stay dense."""
-        self.left[name] = DenseLayer(name, type(self.layers.pop(name)).__name__, reason)
+        self.left[name] = DenseLayer(name, kind_of(self.layers.pop(name)), reason)
 
     def pruned(
         self,
@@ -134,22 +136,36 @@ class Candidates:
     def times(
         self, report: PruneReport, tokens: Sequence[int], device: Device | str | None, db: str | Path | None
     ) -> dict[str, tuple[LayerTime, ...]]:
-        """Returns the known times of the product with each layer, by name: one for each number of tokens."""
+        """Returns the known times of the product with each layer, by name: one for each number of tokens.
+
+        Those of dense products are of 16 bits and more: layers whose dense weights are of low bits have none.
+        """
         found: dict[str, tuple[LayerTime, ...]] = {}
         for torch_dtype in {layer.weight.dtype for layer in self.layers.values()} & DTYPES.keys():
             dtype = DTYPES[torch_dtype]
             for n in tokens:
                 times = api.pruned_times(report, n=n, dtype=dtype, layout="column", device=device, db=db)
                 for t in times.layers:
-                    if t.layer in self.layers and self.layers[t.layer].weight.dtype is torch_dtype:
+                    layer = self.layers.get(t.layer)
+                    if layer is not None and layer.weight.dtype is torch_dtype and not low_bits_of(layer):
                         found[t.layer] = (*found.get(t.layer, ()), t)
         return found
+
+    def leave_low_bits(self) -> None:
+        """Leave out layers whose dense weights are of low bits, as no estimate tells their times."""
+        for name in [name for name, layer in self.layers.items() if low_bits_of(layer)]:
+            self.leave(name, "its weight is of low bits: give example_inputs to time it beside a sparse one")
 
     def leave_slower(self, times: Mapping[str, Sequence[LayerTime]], tokens: Sequence[int]) -> None:
         """Leave the layers whose dense product is faster for all numbers of tokens."""
         for name in self.layers.keys() & times.keys():
             if why := _why_dense(times[name], tokens):
                 self.leave(name, why)
+
+
+def kind_of(module: nn.Module) -> str:
+    """Names a layer's type, and that of its weight if it is one of low bits."""
+    return type(module).__name__ + (f" of {kind}" if (kind := low_bits_of(module)) else "")
 
 
 def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, nn.Module, str]]:

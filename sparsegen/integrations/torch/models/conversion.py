@@ -14,7 +14,7 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.dispatch.pruned_times import LayerTime
 from sparsegen.errors import OperandError, PruningError
 from sparsegen.integrations.torch.models.arrangement import Arranger, Form, sites_in_sequences
-from sparsegen.integrations.torch.models.candidates import Candidates
+from sparsegen.integrations.torch.models.candidates import Candidates, kind_of
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.models.in_situ import InSitu, decide
 from sparsegen.integrations.torch.models.model_clock import CompileMode
@@ -69,6 +69,9 @@ def convert(
     faster: for ``tokens``, or without them for each of `ASSUMED_TOKENS`. If estimates do not tell, the layer becomes
     sparse, and decides at its first call by timing both (`SparsePattern.run_dense`).
 
+    A layer whose dense weight is of low bits, as torchao makes it, is raced as it is inside the model, if there are
+    example inputs, and stays dense without; what becomes sparse of it starts with the numbers that it stands for.
+
     Args:
         model: not itself a linear layer; for one there is `SparseLinear.from_dense`.
         pattern, sparsity, scope, block, nm: see `sparsegen.prune`, but the default scope is ``"layer"``: weights of
@@ -119,10 +122,13 @@ def convert(
     rounding = Quantization.parse(value_type, group, symmetric)
     candidates = Candidates(model, exclude)
     pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
-    asked = ASSUMED_TOKENS if tokens is None else (tokens,)
+    assumed = ASSUMED_TOKENS if example_inputs is None else ()  # these say by themselves what the layers see
+    asked = assumed if tokens is None else (tokens,)
     times = candidates.times(pruned.report, asked, device, db)
-    if policy is Dense.AUTO and example_inputs is None and rounding is None:
-        candidates.leave_slower(times, asked)
+    if policy is Dense.AUTO and example_inputs is None:
+        candidates.leave_low_bits()
+        if rounding is None:
+            candidates.leave_slower(times, asked)
     ready = {
         name: _on_pattern(
             module,
@@ -145,7 +151,9 @@ def convert(
         )
     again = tuple(name for name in ready if pruned.is_pruned_again(name))
     return conversion_report(
-        model, ready, candidates.left, asked, times, found, assumes_tokens=tokens is None, pruned_again=again
+        *(model, ready, candidates.left, asked, times, found),
+        assumes_tokens=tokens is None and example_inputs is None,
+        pruned_again=again,
     )
 
 
@@ -170,7 +178,7 @@ def conversion_report(
     left = dict(left)
     if found is not None:
         for name in ready.keys() - set(found.kept):
-            left[name] = DenseLayer(name, type(model.get_submodule(name)).__name__, _why_not(name, found))
+            left[name] = DenseLayer(name, kind_of(model.get_submodule(name)), _why_not(name, found))
     together = _together(model, ready.keys() - left.keys())
     converted = tuple(
         ConvertedLayer(

@@ -22,7 +22,7 @@ class ConvertedLayer:
     Attributes:
         shape: (out, in) features.
         times: times of one product for each number of tokens, as far as they are known; empty for a dtype without
-            kernels.
+            kernels, and where example inputs decided and no number was given.
         activation: activation that is part of it.
         one_launch: names of the layers that share a launch, this one among them; empty where it has its own.
         rounding: what its values were rounded to; None where they were not.
@@ -59,7 +59,7 @@ class ConversionReport:
 
     Attributes:
         tokens: the numbers that products were looked up for.
-        assumes_tokens: true if none were given.
+        assumes_tokens: true if neither they nor example inputs were given.
         converted, dense: the layers, in the model's order.
         pruned_again: converted layers that had been pruned before, and were by this call once more.
         in_situ: the decision inside the model; None without example inputs.

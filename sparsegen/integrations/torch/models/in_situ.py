@@ -250,7 +250,18 @@ class _Trials:
         return self._kept | dict.fromkeys(names, form)
 
     def _arranged(self, forms: Mapping[str, Form]) -> Arrange:
-        return lambda: self._arranger.arrange(forms)
+        return _Arrangement(self._arranger, forms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrangement:
+    """What has a model so; equal where it is of equal forms."""
+
+    arranger: Arranger
+    forms: Mapping[str, Form]
+
+    def __call__(self) -> None:
+        self.arranger.arrange(self.forms)
 
 
 def _device_of(model: nn.Module) -> Device:

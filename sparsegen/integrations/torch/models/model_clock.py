@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from types import FunctionType
 from typing import Protocol
@@ -33,6 +33,7 @@ class CompileMode(StrEnum):
 
 
 ROUNDS = 11  # rounds of both arrangements in turn
+FEW = 4  # after which a race is over that the second arrangement has lost
 WARMUP = 3  # calls before one is captured: the first ones prepare, probe and check
 
 Run = Callable[[], object]
@@ -47,7 +48,9 @@ class ModelClock(Protocol):
         """True if CUDA graphs are timed."""
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
-        """Median microseconds of ``run`` after each; which was arranged last is not said."""
+        """Median microseconds of ``run`` after each; which was arranged last is not said. Arrangements that are equal
+        make the same model.
+        """
 
 
 class TorchClock:
@@ -63,29 +66,35 @@ class TorchClock:
     def __init__(self, device: Device, captures: bool = True) -> None:
         self.captured = device.backend == "cuda" and captures
         self._device = device
+        self._graphs: list[tuple[Arrange, Run]] = []  # of the race before
 
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """See `ModelClock`."""
-        replays: list[Run] = []
         if self.captured:
             try:
-                replays = [self._graph(run, arrange) for arrange in (first, second)]
+                replays = self._replays(run, (first, second))
             except RuntimeError:  # a model that looks at its data: it is called from Python for good
                 torch.cuda.synchronize()
-                self.captured = False
-        called, runs, before = Called.DEVICE, replays, list[Arrange]()
-        executor = shared_executor(self._device)
-        with on_default_stream(executor):
-            if not self.captured:
-                called, runs, before = Called.HOST, [run, run], [first, second]
-                for arrange in before:
-                    arrange()
-                    for _ in range(WARMUP):
-                        run()
-            times = in_turn(
-                *(runs, executor, called, L2.WARM), rounds=ROUNDS, samples=1, warmup=0, before=before
-            )
-        return times[0], times[1]
+                self.captured, self._graphs = False, []
+            else:
+                return _in_turn(replays, self._device, Called.DEVICE)
+        for arrange in (first, second):
+            arrange()
+            for _ in range(WARMUP):
+                run()
+        return _in_turn([run, run], self._device, Called.HOST, before=[first, second])
+
+    def _replays(self, run: Run, arrangements: Sequence[Arrange]) -> list[Run]:
+        """Replays of each arrangement; one that the race before had is not captured again."""
+        self._graphs = [known for known in self._graphs if known[0] in arrangements]
+        found = []
+        for arrange in arrangements:
+            graph = next((graph for one, graph in self._graphs if one == arrange), None)
+            if graph is None:
+                graph = self._graph(run, arrange)
+                self._graphs.append((arrange, graph))
+            found.append(graph)
+        return found
 
     @staticmethod
     def _graph(run: Run, arrange: Arrange) -> Run:
@@ -117,12 +126,7 @@ class CompiledClock:
     def compare(self, run: Run, first: Arrange, second: Arrange) -> tuple[float, float]:
         """See `ModelClock`."""
         runs = [self._compiled(run, arrange) for arrange in (first, second)]
-        executor = shared_executor(self._device)
-        with on_default_stream(executor):
-            times = in_turn(
-                *(runs, executor, Called.HOST, L2.WARM), rounds=ROUNDS, samples=1, before=[first, second]
-            )
-        return times[0], times[1]
+        return _in_turn(runs, self._device, Called.HOST, warmup=1, before=[first, second])
 
     def _compiled(self, run: Run, arrange: Arrange) -> Run:
         """Compiles the model as it is arranged, for code of its own: what is compiled for one is looked up by code, and
@@ -138,3 +142,29 @@ class CompiledClock:
         for _ in range(WARMUP):  # the first ones compile, and capture
             compiled()
         return compiled
+
+
+def _in_turn(
+    runs: Sequence[Run], device: Device, called: Called, *, warmup: int = 0, before: Sequence[Arrange] = ()
+) -> tuple[float, float]:
+    """Median microseconds of two runs in turn, as `in_turn` has them; a race that the second has lost ends early."""
+    executor = shared_executor(device)
+    with on_default_stream(executor):
+        first, second = in_turn(
+            runs,
+            executor,
+            called,
+            L2.WARM,
+            rounds=ROUNDS,
+            samples=1,
+            warmup=warmup,
+            before=before,
+            is_over=_is_lost,
+        )
+    return first, second
+
+
+def _is_lost(times: Sequence[Sequence[float]]) -> bool:
+    """True if each sample of the second took longer than all of the first."""
+    first, second = times
+    return len(second) >= FEW and min(second) > max(first)

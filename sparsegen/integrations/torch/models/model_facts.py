@@ -13,6 +13,7 @@ from sparsegen.integrations.torch.calls.activations import Activation, epilogue_
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.models.arrangement import Form
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
+from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
 from sparsegen.measure.decision import ModelLayer, digest_of
 from sparsegen.operators import Layout, SpmmProblem
 
@@ -21,7 +22,8 @@ class ModelFacts:
     """A model as it is when its conversion begins, and what look-ups say of the layers that may become sparse.
 
     Two models are taken for one if their modules have the same names, types and descriptions, their tensors and inputs
-    the same shapes and dtypes, and their layers the same patterns and variants, with the same release of PyTorch.
+    the same types, shapes and dtypes, and their layers the same patterns, codes and variants, with the same release of
+    PyTorch.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class ModelFacts:
         """
         self._tokens = tokens
         self._layers = {name: _looked_up(sparse[name], counts) for name, counts in tokens.items()}
+        self._codes = {n: str(la.rounding) for n, la in sparse.items() if isinstance(la, QuantizedLinear)}
         modules = [f"{name} {type(m).__qualname__} {m.extra_repr()}" for name, m in model.named_modules()]
         leaves, structure = pytree.tree_flatten(example_inputs)
         given = [
@@ -71,7 +74,7 @@ class ModelFacts:
         first = next(name for name in ours if other.get(name) != ours[name])
         arrangements = [
             [
-                f"{name} {form} {self._tokens[name]} {self._layers[name]}"
+                f"{name} {form} {self._tokens[name]} {self._layers[name]}{self._codes.get(name, '')}"
                 for name, form in sorted(forms.items())
             ]
             for forms in (ours, other)
@@ -92,5 +95,6 @@ def _looked_up(layer: SparseLinear, tokens: tuple[int, ...]) -> ModelLayer | Non
 
 def _described(name: str, value: object) -> str:
     if isinstance(value, Tensor):
-        return f"{name} {tuple(value.shape)} {value.stride()} {value.dtype} {value.device}"
+        kind = "" if type(value) in (Tensor, nn.Parameter) else f" {type(value).__name__}"
+        return f"{name}{kind} {tuple(value.shape)} {value.stride()} {value.dtype} {value.device}"
     return f"{name} {value!r}"

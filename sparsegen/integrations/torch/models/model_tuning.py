@@ -16,8 +16,9 @@ from sparsegen.errors import OperandError, PruningError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.calls.example_inputs import arguments_of
+from sparsegen.integrations.torch.calls.layer_weights import current_weight
 from sparsegen.integrations.torch.models.arrangement import Arranger
-from sparsegen.integrations.torch.models.candidates import obstacles
+from sparsegen.integrations.torch.models.candidates import kind_of, obstacles
 from sparsegen.integrations.torch.models.conversion import conversion_report
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, DenseLayer
 from sparsegen.integrations.torch.models.in_situ import decide
@@ -180,8 +181,7 @@ class ModelPlan:
         self._model, self._inputs = model, example_inputs
         self._fuse, self._capture = fuse, capture
         self._left = {
-            name: DenseLayer(name, type(module).__name__, why)
-            for name, module, why in obstacles(model, exclude)
+            name: DenseLayer(name, kind_of(module), why) for name, module, why in obstacles(model, exclude)
         }
         linears = {
             name: module
@@ -192,7 +192,9 @@ class ModelPlan:
             raise PruningError("no linear layer of this model can be sparse")
         own = pruned_layers(_weights(linears), least_sparsity=least_sparsity)
         for other in own.others:
-            self._left[other.name] = DenseLayer(other.name, "Linear", f"not pruned: {other.reason}")
+            self._left[other.name] = DenseLayer(
+                other.name, kind_of(linears[other.name]), f"not pruned: {other.reason}"
+            )
         self._dense = {layer.name: linears[layer.name] for layer in own.layers}
         self.device = _device_of(self._dense)
         self._seen = _traced(model, self._dense, lambda: model(*positional, **named))
@@ -275,7 +277,7 @@ class ModelPlan:
 
 def _weights(layers: Mapping[str, nn.Linear], shared: Sequence[Sequence[str]] = ()) -> TorchWeights:
     """The weights of layers by their names, and those of layers that may share a launch below each other."""
-    tensors = {name: layer.weight.detach() for name, layer in layers.items()}
+    tensors = {name: current_weight(layer) for name, layer in layers.items()}
     for names in shared:
         tensors[JOINT.join(names)] = torch.cat([tensors[name] for name in names])
     return TorchWeights(tensors)

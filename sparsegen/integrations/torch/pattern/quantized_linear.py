@@ -23,6 +23,7 @@ from sparsegen.integrations.torch.calls.direct import Asked, asked, is_compiled_
 from sparsegen.integrations.torch.calls.either import Compute, chosen
 from sparsegen.integrations.torch.calls.layer_weights import keep_hooks
 from sparsegen.integrations.torch.calls.weight_state import WeightState, unchanged, weight_state
+from sparsegen.integrations.torch.pattern.dense_codes import DenseCodes, DenseProduct, way_of
 from sparsegen.integrations.torch.pattern.layer_products import layer_of, layer_product
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
@@ -34,6 +35,7 @@ from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, Value
 from sparsegen.plan.expanded_codes import ExpandedCodes
 from sparsegen.plan.lasting_tensors import lasting
 from sparsegen.plan.variant_launcher import variant_launcher
+from sparsegen.system.cuda_graphs import is_capturing
 from sparsegen.system.numpy_types import Array
 from sparsegen.tuning_db.records import Task
 
@@ -47,9 +49,10 @@ class QuantizedLinear(SparseLinear):
 
     Few tokens are multiplied by the codes, in compiled models too. More than any such kernel takes, other dtypes, and
     calls that ask for a gradient or an export are multiplied by the unquantised values, which are worked out of the
-    codes once and kept; so are few tokens where a race at their first call shows that this takes less time. `why` says
-    what runs. A layer that `expands` keeps no unquantised values for many tokens: each call expands the packed codes to
-    a full weight, which a dense product reads and which then goes back to PyTorch's memory.
+    codes once and kept; so are few tokens where a race at their first call shows that this takes less time. A second
+    race is with a dense product of the codes (`dense_codes`). `why` says what runs. A layer that `expands` keeps no
+    unquantised values for many tokens: each call expands the packed codes to a full weight, which a dense product reads
+    and which then goes back to PyTorch's memory.
 
     Attributes:
         rounding: types of codes and groups of scales.
@@ -236,12 +239,16 @@ class QuantizedLinear(SparseLinear):
 
     def _numbers(self) -> Tensor:
         """The codes as numbers, float32."""
-        kind, stored = self.rounding.value_type, self.codes
+        kind = self.rounding.value_type
         if kind is ValueType.E4M3:
-            return stored.view(torch.float8_e4m3fn).float()
-        if kind.bits == 4:
-            stored = torch.stack((stored & 15, stored >> 4), dim=1).flatten()[: self.pattern.nnz]
-        return stored.float() + kind.smallest
+            return self.codes.view(torch.float8_e4m3fn).float()
+        return self._bytes().float() + kind.smallest
+
+    def _bytes(self) -> Tensor:
+        """The codes, one in each byte."""
+        if self.rounding.value_type.bits == 8:
+            return self.codes
+        return torch.stack((self.codes & 15, self.codes >> 4), dim=1).flatten()[: self.pattern.nnz]
 
     def _follow(self) -> None:
         """Forget what was made of codes and scales that have changed."""
@@ -304,10 +311,26 @@ class QuantizedLinear(SparseLinear):
                 return self._multiplied_full
             self._say(tokens, f"the unquantised values: {why}")
             return self._unquantised
-        operator, compute = ours.operator, ours.forward
+        found, decision = self._raced(ours, x, where, ours.forward, self._unquantised)
+        if decision is not None and decision.on_device:
+            self._of_codes[tokens] = ours
+        fastest = self._or_dense(ours, x, where, found)
+        if decision is not None and decision.ours_runs() and decision.is_settled and len(self._whys) == 1:
+            self._values = None  # only races had them
+        return fastest
+
+    def _raced(
+        self, ours: PreparedLinear, x: Tensor, where: Device, found: Compute, other: Compute, name: str = ""
+    ) -> tuple[Compute, Decision | None]:
+        """Returns what computes calls like this one: what was found, or another way that our kernel loses to.
+
+        Args:
+            name: what the other way multiplies by; empty of the unquantised values.
+        """
+        tokens, operator, compute = x.shape[0], ours.operator, ours.forward
 
         def enter() -> Entrants:
-            pair = partial(compute, x), partial(self._unquantised, x)
+            pair = partial(compute, x), partial(other, x)
             return Entrants(variant_launcher(operator).variant, lambda _: pair, CALLS)
 
         question: Callable[[], Decision | None] = partial(
@@ -318,18 +341,48 @@ class QuantizedLinear(SparseLinear):
             enter,
             self.pattern.run_dense,
             self.pattern.matrix,
+            name,
         )
-        found, decision = chosen(question, lambda: compute, self._unquantised), question()
+        fastest, decision = chosen(question, lambda: found, other), question()
         if decision is not None:
             runs = decision.ours_runs()
+            what = f"the {'codes' if runs else name or 'unquantised values'}: {decision.why}"
+            before = self.why(tokens) if name and runs else ""
             self._say(
-                tokens, f"the {'codes' if runs else 'unquantised values'}: {decision.why}", log_it=not runs
+                tokens, f"{before}; not the {name}: {decision.why}" if before else what, log_it=not runs
             )
-            if decision.on_device:
-                self._of_codes[tokens] = ours
-            if runs and decision.is_settled and len(self._whys) == 1:
-                self._values = None  # only the race had them
-        return found
+        return fastest, decision
+
+    def _or_dense(self, ours: PreparedLinear, x: Tensor, where: Device, found: Compute) -> Compute:
+        """Returns what was found, or a dense product of the same codes where our kernel loses to it."""
+        way = way_of(self.rounding, self.pattern.shape, x.dtype, x.device)
+        if way is None or self.pattern.run_dense is not Dense.AUTO or is_capturing():
+            return found
+        name, make = way
+        dense = DenseProduct(make, self._dense_codes, self._unquantised)
+        try:
+            fastest, _ = self._raced(ours, x, where, found, dense, f"dense codes by {name}")
+            if fastest is not found:
+                dense(x)  # made now: a capture, which can load nothing, may be the first to need it
+        except Exception as error:  # whatever another library raises
+            log.warning("%s does not multiply weights of %s here: %s", name, self.rounding, error)
+            return found
+        return fastest
+
+    def _dense_codes(self) -> DenseCodes:
+        """The weight with its zeros, where codes and scales are."""
+        kind = self.rounding.value_type
+        zero = 0 if kind is ValueType.E4M3 else int(-kind.smallest)
+        points = None if self.zero_points is None else (self.zero_points.T + zero).to(torch.uint8)
+        size = self.rounding.group.size(self.in_features)
+        if points is None:
+            codes = self.codes.new_full(self.pattern.shape, zero)
+        else:
+            codes = points.repeat_interleave(size, dim=1)[:, : self.in_features].contiguous()
+        rows = torch.repeat_interleave(self.row_offsets.diff(), output_size=self.pattern.nnz)
+        codes[rows, self.column_indices] = self._bytes()
+        scales = self.scales.T.contiguous()
+        return DenseCodes(codes, scales, points, self.bias, self.activation, self.rounding)
 
     @torch.no_grad()
     def _multiplied_full(self, x: Tensor) -> Tensor:

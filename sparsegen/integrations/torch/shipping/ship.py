@@ -27,6 +27,7 @@ from sparsegen.integrations.torch.calls.example_inputs import arguments_of
 from sparsegen.integrations.torch.shipping.layer_calls import Compute, LayerCall, noted_calls, stood_in
 from sparsegen.integrations.torch.shipping.libraries import require_stable_interface, write_library
 from sparsegen.integrations.torch.shipping.operator_calls import OperatorCalls, ShippedCall, stand_in_of
+from sparsegen.integrations.torch.shipping.program_source import program_source
 from sparsegen.integrations.torch.shipping.shipped_products import ShippedProduct, shipped_products
 from sparsegen.kernels.base import Device
 from sparsegen.plan.shipping.launches import ShippedLaunch, architecture_of
@@ -35,7 +36,7 @@ from sparsegen.plan.shipping.program import ProgramKind
 from sparsegen.system.publish import publish_folder, reported
 from sparsegen.tuning.prediction.targets import find_target
 
-PROGRAM, FACTS = "model.pt2", "shipped.json"
+PROGRAM, SOURCE, FACTS = "model.pt2", "program.py", "shipped.json"
 FORMAT = 1
 LOADER = "load.py"
 
@@ -117,7 +118,8 @@ def ship(
         archs: further GPUs that the library gets kernels for, such as ``"sm_80"`` or ``"h100"``; see
             `sparsegen.tuning.prediction.targets`.
         program: ``"compiled"``: by AOTInductor, whose own kernels are for this device alone. ``"exported"``: by
-            `torch.export`; ``torch.export.load("folder/model.pt2").module()`` runs it.
+            `torch.export`, with its operations as Python's source; ``torch.export.load("folder/model.pt2").module()``
+            runs it too, and imports PyTorch's compilers.
 
     Raises:
         OperandError: a model that runs no kernel or is in training, one that `torch.export` cannot trace or that calls
@@ -149,7 +151,7 @@ def ship(
     with reported(folder), publish_folder(folder) as work:
         write_library(launches, work)
         exported = found.exported(shipped.namespace, model, args, kwargs)
-        _write_program(exported, kind, work / PROGRAM)
+        _write_program(exported, kind, work)
         write_loader(work, kind)
         (work / FACTS).write_text(json.dumps(shipped.to_dict(), indent=1) + "\n", encoding="utf-8")
     return shipped
@@ -246,10 +248,13 @@ def _exported(
             ) from error
 
 
-def _write_program(exported: ExportedProgram, kind: ProgramKind, path: Path) -> None:
+def _write_program(exported: ExportedProgram, kind: ProgramKind, folder: Path) -> None:
     """Raises CompileError where AOTInductor cannot compile it."""
+    path = folder / PROGRAM
     if kind is ProgramKind.EXPORTED:
         torch.export.save(exported, path)
+        if (source := program_source(exported, path)) is not None:
+            (folder / SOURCE).write_text(source, encoding="utf-8")
         return
     try:
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
