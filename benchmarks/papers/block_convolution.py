@@ -22,9 +22,9 @@ import torch
 from torch.nn import functional
 
 import sparsegen
-from benchmarks.markdown import figure, table
+from benchmarks.markdown import figure, quotient, table
 from benchmarks.papers.budget import seconds
-from benchmarks.papers.study import Claim, Document, Point, Row, Setting, Study, result, svg
+from benchmarks.papers.study import Claim, Document, Point, Row, Setting, Study, outcome, result, svg
 from benchmarks.study import WrongResultError
 from sparsegen import masks
 from sparsegen.operators import Density, MaskedConv2dProblem
@@ -42,6 +42,11 @@ WAYS = {
     "upload alone, ms": "upload_alone_ms",
     "kernel, ms": "kernel_ms",
     "cuDNN, ms": "dense_ms",
+}
+
+BESIDE = {
+    "in place beside copies and cuDNN": ("in_place_ms", "cudnn_copied_ms"),
+    "kernel beside cuDNN": ("kernel_ms", "dense_ms"),
 }
 
 
@@ -227,10 +232,13 @@ class BlockConvolution(Study):
 
     def table(self, document: Document) -> str:
         lines = [
-            [row["point"], *(figure(row.get(key)) for key in WAYS.values())]
+            [
+                *(row["point"], *(figure(row.get(key)) for key in WAYS.values())),
+                *(outcome(quotient(row.get(dense), row.get(ours))) for ours, dense in BESIDE.values()),
+            ]
             for row in sorted(document["rows"], key=_order)
         ]
-        return table(["256 images of 3 channels", *WAYS], lines)
+        return table(["256 images of 3 channels", *WAYS, *BESIDE], lines)
 
     def results(self, document: Document) -> Sequence[str]:
         rows = {

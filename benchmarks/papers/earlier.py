@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.markdown import table, times
 from benchmarks.papers.bench_study import ratio
 from benchmarks.papers.sparse_dnn import A100
-from benchmarks.papers.study import EQUAL
+from benchmarks.papers.study import outcome
 from benchmarks.study import geometric_mean, rows_of
 from sparsegen.bench.results import result_file
 from sparsegen.bench.results.results import TUNED, UNTUNED, Row
@@ -235,12 +235,3 @@ def earlier_table(lines: tuple[Earlier, ...], results: Path) -> str:
         ["measured before, by other benchmarks", "the paper", "ours", "result", "raw file", "its study"],
         cells,
     )
-
-
-def outcome(over: float | None) -> str:
-    """Ahead, equal or behind, by the rule of `result`."""
-    if over is None:
-        return "not measured yet"
-    if abs(over - 1) <= EQUAL:
-        return "equal"
-    return "ahead" if over > 1 else "**behind**"

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.graph_capture import captured
-from benchmarks.markdown import figure, table
+from benchmarks.markdown import figure, quotient, table
 from benchmarks.papers.budget import seconds
-from benchmarks.papers.study import Claim, Document, Point, Setting, Study, result
+from benchmarks.papers.study import Claim, Document, Point, Setting, Study, outcome, result
 from benchmarks.study import times_in_turn
 from sparsegen.integrations.torch import masked_sequential
 
@@ -123,11 +123,13 @@ class LidarNetwork(Study):
                 r["point"],
                 f"{r['live']:.1%}",
                 *(figure(r[way]) for way in ("masked_ms", "grown_ms", "dense_ms")),
+                *(outcome(quotient(r["dense_ms"], r[way])) for way in ("masked_ms", "grown_ms")),
                 *(f"{r[way]:.2%}" for way in ("difference", "grown_difference")),
             ]
             for r in document["rows"]
         ]
         heads = ["20 layers", "live", "one mask, ms", "grown masks, ms", "cuDNN, ms"]
+        heads += ["one mask beside cuDNN", "grown masks"]
         return table([*heads, "one mask: difference in live blocks", "grown masks"], lines)
 
     def results(self, document: Document) -> Sequence[str]:

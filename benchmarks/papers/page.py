@@ -61,9 +61,9 @@ What five papers showed, measured with this project. `python -m benchmarks.paper
 files in `benchmarks/results/`; typed by hand is only what the papers say and what differs. Every study is one command,
 ends within ten minutes, and goes on where it stopped when it is given again; `python -m benchmarks.papers --data DATA`
 runs all of them in turns, the rows that tell most first, and `--list` says what is left and how long it should take.
-`DATA` is a folder of [real data](../benchmarks/README.md#the-papers-own-experiments). What is behind a paper or a
-library is in bold. A table may have some rows of its study; – was not measured yet. Each paper begins with what other
-benchmarks measured of its claims before.
+`DATA` is a folder of [real data](../benchmarks/README.md#the-papers-own-experiments). Columns *beside* something say
+whether ours is ahead of it, equal (within 5 %) or behind, in bold. A table may have some rows of its study; – was not
+measured yet. Each paper begins with what other benchmarks measured of its claims before.
 """
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.markdown import figure, table
+from benchmarks.markdown import NONE, figure, table
 from benchmarks.papers.budget import seconds
 from benchmarks.papers.float64 import live_through_all_layers
-from benchmarks.papers.study import Claim, Document, Point, Setting, Study, result
+from benchmarks.papers.study import Claim, Document, Point, Setting, Study, outcome, result
 from benchmarks.study import WrongResultError, torch_place
 from sparsegen import SparseNetwork
 from sparsegen.backends import find_devices
@@ -85,10 +85,12 @@ class SparseDnn(Study):
         for row in document["rows"]:
             key = row["neurons"], row["layers"]
             on = f", {row['devices']} GPU" if row.get("ms") else ""
+            speed = row.get("tera_edges_per_second")
             lines.append(
                 [
                     f"{key[0]} × {key[1]}{on}", figure(row.get("ms")),
-                    figure(row.get("tera_edges_per_second")), figure(V100.get(key)), figure(A100.get(key)),
+                    figure(speed), figure(V100.get(key)), figure(A100.get(key)),
+                    outcome(speed / A100[key]) if speed and key in A100 else NONE,
                     figure(row.get("seconds_to_prepare")), f"{row['living']:,} of {row['inputs']:,}",
                     f"{row['checked']:,}",
                 ]
@@ -99,6 +101,7 @@ class SparseDnn(Study):
             "TE/s",
             "V100 (paper)",
             "A100 (paper)",
+            "beside it",
             "s to prepare",
             "living",
         ]

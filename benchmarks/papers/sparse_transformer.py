@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
 from benchmarks.attention_checks import Attend, attended, flex_implementation, largest_errors
-from benchmarks.markdown import NONE, figure, table
+from benchmarks.markdown import NONE, figure, table, times
 from benchmarks.papers.budget import seconds
-from benchmarks.papers.study import Claim, Document, Point, Setting, Study, result
+from benchmarks.papers.study import Claim, Document, Point, Setting, Study, outcome, result
 from benchmarks.study import times_in_turn
 from sparsegen.integrations.torch import BlockMaskTensor, SparseAttention, block_attention, masks
 from sparsegen.masks import band
@@ -330,14 +330,18 @@ class SparseTransformer(Study):
             for name, way in row.get("ways", {}).items():
                 dense = row["ways"]["dense"]["tokens_per_s"]
                 speed = way["tokens_per_s"]
-                over = f"{speed / dense:.2f} ×" if speed and dense else NONE
+                over = speed / dense if speed and dense else None
+                beside = NONE if name == "dense" else outcome(over)
                 lines.append(
-                    [f"{row['what']}, {row['dtype']}, {name}", speed or NONE, over, figure(way["peak_gib"])]
+                    [
+                        *(f"{row['what']}, {row['dtype']}, {name}", speed or NONE, times(over), beside),
+                        figure(way["peak_gib"]),
+                    ]
                 )
         trained = [
             [row["trained"], f"{row['bits_per_byte']:.4f}"] for row in document["rows"] if "trained" in row
         ]
-        first = table(["12,288 tokens", "tokens/s", "over dense", "peak GiB"], lines)
+        first = table(["12,288 tokens", "tokens/s", "over dense", "beside it", "peak GiB"], lines)
         return f"{first}\n\n{table(['trained with', 'bits per byte'], trained)}" if trained else first
 
     def results(self, document: Document) -> Sequence[str]:
@@ -348,7 +352,13 @@ class SparseTransformer(Study):
             for name in ("sparse", "blocks"):
                 speed = ways.get(name, {}).get("tokens_per_s")
                 if speed and dense:
-                    found.append(result(f"{name} over dense, {row['what']}, {row['dtype']}", speed / dense))
+                    told = f"{row['what']}, {row['dtype']}"
+                    found.append(result(f"{name} over dense, {told}", speed / dense))
+                    memory = ways["dense"]["peak_gib"], ways[name]["peak_gib"]
+                    if all(memory):
+                        found.append(
+                            result(f"memory of dense over that of {name}, {told}", memory[0] / memory[1])
+                        )
         return found
 
 

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.markdown import NONE, figure, quotient, table
 from benchmarks.papers.budget import seconds
-from benchmarks.papers.study import Claim, Document, Point, Setting, Study, ahead_from, result, svg
+from benchmarks.papers.study import Claim, Document, Point, Setting, Study, ahead_from, outcome, result, svg
 from benchmarks.structured_dropout import layer_row
 
 SIZE, BLOCK = 1024, "128"
@@ -71,10 +71,18 @@ class SparseDropLayer(Study):
 
     def table(self, document: Document) -> str:
         lines = [
-            [f"{row['dropped']:.0%}", *(figure(row[key] or None) for key in WAYS.values()), tera_flops(row)]
+            [
+                *(
+                    f"{row['dropped']:.0%}",
+                    *(figure(row[key] or None) for key in WAYS.values()),
+                    tera_flops(row),
+                ),
+                *(outcome(quotient(row[key], row["masked_us"])) for key in ("dropout_dense_us", "dense_us")),
+            ]
             for row in by_share(document)
         ]
-        return table(["dropped", *(f"{name}, µs" for name in WAYS), "TFLOP/s, masked"], lines)
+        head = ["dropped", *(f"{name}, µs" for name in WAYS), "TFLOP/s, masked"]
+        return table([*head, "masked beside dropout, dense", "beside dense"], lines)
 
     def results(self, document: Document) -> Sequence[str]:
         found = []

@@ -320,11 +320,16 @@ def device_of(name: str) -> Device:
 
 def result(what: str, ratio: float | None) -> str:
     """A sentence of a ratio that is above 1 where ours is better: ahead, equal or behind."""
+    return f"{what}: not measured." if ratio is None else f"{what}: {outcome(ratio)} ({ratio:.2f} ×)."
+
+
+def outcome(ratio: float | None) -> str:
+    """A ratio that is above 1 where ours is better, in a word."""
     if ratio is None:
-        return f"{what}: not measured."
+        return "not measured yet"
     if abs(ratio - 1) <= EQUAL:
-        return f"{what}: equal ({ratio:.2f} ×)."
-    return f"{what}: {'ahead' if ratio > 1 else '**behind**'} ({ratio:.2f} ×)."
+        return "equal"
+    return "ahead" if ratio > 1 else "**behind**"
 
 
 def ahead_from(ratios: Mapping[float, float | None]) -> float | None:

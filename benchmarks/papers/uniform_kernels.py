@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.markdown import table, times
 from benchmarks.papers.bench_study import BenchStudy, best, of_suites, ratio
-from benchmarks.papers.study import Claim, Document, result, svg
+from benchmarks.papers.study import Claim, Document, outcome, result, svg
 from sparsegen.bench.results.results import TUNED, Row
 
 CUSPARSE, COO, PAPERS, VEC = "cusparse-csr", "cusparse-coo", "uspmm", "uspmm_vec"
@@ -89,11 +89,11 @@ class UniformKernels(BenchStudy):
                     name, len(some),
                     *(times(ratio(some, CUSPARSE, ours)) for ours in (PAPERS, VEC, TUNED)),
                     best(some, CUSPARSE, VEC), best(some, CUSPARSE), times(ratio(some, COO)),
-                    times(ratio(some, "cublas")),
+                    times(ratio(some, "cublas")), outcome(ratio(some, "cublas")),
                 ]
             )  # fmt: skip
         head = ["over cuSPARSE CSR", "points", "USpMM", "USpMM-Vec", "ours", "Vec at most", "ours at most"]
-        return table([*head, "ours over cuSPARSE COO", "ours over cuBLAS"], lines)
+        return table([*head, "ours over cuSPARSE COO", "ours over cuBLAS", "beside it"], lines)
 
     def results(self, document: Document) -> Sequence[str]:
         rows = of_suites(document, "uniform-figures")

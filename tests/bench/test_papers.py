@@ -89,6 +89,18 @@ def test_what_was_not_measured_is_said(papers: Path, tmp_path: Path) -> None:
         assert study.invocation.startswith(f"python -m benchmarks.papers.{study.name} --")
 
 
+def test_rows_of_times_say_what_is_behind(papers: Path) -> None:
+    """Each table of a study that times ours beside others says so in a column of its own."""
+    untimed = {"uniform_accuracy", "sparse_dnn_padding", "sparsedrop_training"}
+    for study in module("page").studies():
+        for document in module("page").documents(study, ROOT / "benchmarks" / "results").values():
+            head, _, *rows = (line.split(" | ") for line in study.table(document).splitlines() if line)
+            columns = [number for number, name in enumerate(head) if "beside" in name]
+            assert columns or study.name in untimed
+            words = {row[number].strip(" |") for row in rows if len(row) == len(head) for number in columns}
+            assert words <= {"ahead", "equal", "**behind**", "not measured yet", "–"}, study.name
+
+
 def test_what_was_measured_before_stands_with_its_outcome(papers: Path) -> None:
     earlier = module("earlier")
     raw = papers.parent / "other" / "times.json.xz"

@@ -255,7 +255,7 @@ class _Trials:
 
 @dataclass(frozen=True, slots=True)
 class _Arrangement:
-    """What has a model so; equal where it is of equal forms."""
+    """Arrangement of a model, made by a call; equal where the forms are."""
 
     arranger: Arranger
     forms: Mapping[str, Form]
