@@ -1,4 +1,4 @@
-"""Launches of masked convolutions' families under the sanitizers, on masks that a test makes."""
+"""Launches of masked convolutions' families under the sanitizers, with small tiles, on masks that a test makes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,30 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import families
+from sparsegen.kernels.convolution.halo_conv import HaloConvConfig
+from sparsegen.kernels.convolution.halo_conv_weights import HaloConvWeightsConfig
+from sparsegen.kernels.convolution.mma_conv import MmaConvConfig
+from sparsegen.kernels.convolution.strip_conv import StripConvConfig
+from sparsegen.kernels.convolution.tile_conv import TileConvConfig
+from sparsegen.kernels.convolution.window_conv import WindowConvConfig
+from sparsegen.kernels.convolution.window_conv_weights import WindowConvWeightsConfig
 from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import MaskedConv2dProblem, MaskedConv2dWeightsProblem, MaskOf
 from sparsegen.render import render
 from sparsegen.testing.launches import call
 from sparsegen.verify.bounds import worst_error
+
+# Small tiles of each family.
+HALO = HaloConvConfig(tile_n=32, chunk=16, group_units=1, input_stages=2, weight_stages=3)
+MMA = MmaConvConfig(tile_m=64, tile_n=32, step=16, warps_m=2, warps_n=1, stages=2, resident=1)
+WINDOW = WindowConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=1, stages=2, resident=1)
+TILE = TileConvConfig(tile_n=32, step=8)
+STRIP = StripConvConfig(units_down=2, units_across=4, threads=128)
+HALO_WEIGHTS = HaloConvWeightsConfig(tile_m=128, tile_n=64, tap_rows=3, stages=2, parts=3)
+HALO_WEIGHTS_IN_TURNS = replace(HALO_WEIGHTS, tile_m=64, stages=4)
+WINDOW_WEIGHTS = WindowConvWeightsConfig(
+    tile_m=32, tile_n=16, taps=3, warps_m=2, warps_n=1, warps_k=1, stages=2, parts=4
+)
 
 
 def worst(

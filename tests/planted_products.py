@@ -84,7 +84,7 @@ RIGHT = {
     "spmm of small blocks on their side": PlantedBugs(
         family("turned_block_spmm"),
         Kind.spmm(72, DType.FLOAT16, Layout.ROW, Epilogue.BIAS),
-        {"tile_m": 64, "cluster": 1},
+        {"tile_m": 64},
         {
             "the same rows of B twice": ("step.element[1] * kBlock", "step.element[0] * kBlock"),
             "the first stage's blocks": ("static_cast<long long>(step.element[3])", "0ll"),

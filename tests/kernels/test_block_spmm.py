@@ -24,7 +24,7 @@ from sparsegen.testing.launches import call
 from sparsegen.testing.matrices import dense_blocks, matrices
 from sparsegen.verify.bounds import worst_error
 
-SMALL = BlockSpmmConfig(tile_m=64, tile_n=64, stages=3, cluster=1, load_warps=2)
+SMALL = BlockSpmmConfig(tile_m=64, tile_n=64, stages=3, cluster=1)
 
 
 # --- packing ---
@@ -61,7 +61,7 @@ def test_tiles_hold_every_nonzero_and_rows_with_most_come_first(name: str) -> No
     [
         (SMALL, DType.FLOAT16, Epilogue.NONE),
         (BlockSpmmConfig(), DType.BFLOAT16, Epilogue.BIAS_RELU),
-        (BlockSpmmConfig(tile_m=256, tile_n=128, load_warps=2), DType.FLOAT16, Epilogue.BIAS_RESIDUAL),
+        (BlockSpmmConfig(tile_m=256, tile_n=128), DType.FLOAT16, Epilogue.BIAS_RESIDUAL),
         (replace(SMALL, tile_n=128, stages=6, cluster=2), DType.FLOAT16, Epilogue.BIAS_GELU),
     ],
 )
@@ -114,7 +114,7 @@ def test_blocks_stay_and_clusters_are_whole() -> None:
 
     assert grid(BlockSpmmConfig()) == (128, 1, 1), "32 rows of tiles by 2 pairs, fewer than fit"
     assert grid(BlockSpmmConfig(tile_n=128, stages=5)) == (132, 1, 1), "128 pairs: two rounds"
-    assert grid(BlockSpmmConfig(tile_n=128, stages=3, load_warps=2, resident_blocks=2)) == (256, 1, 1)
+    assert grid(BlockSpmmConfig(tile_n=128, stages=3, resident_blocks=2)) == (256, 1, 1)
     assert grid(BlockSpmmConfig(), 0)[0] == 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conv_launches import conv, worst
+from conv_launches import HALO, conv, worst
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -19,31 +19,6 @@ from sparsegen.kernels.convolution.halo_conv import FAMILY, KINDS, LISTED_UNITS,
 from sparsegen.kernels.convolution.tile_conv import TileConvConfig
 from sparsegen.operators import Density, Given, MaskOf
 from sparsegen.render import render
-
-SMALL = HaloConvConfig(tile_n=32, chunk=16, group_units=1, input_stages=2, weight_stages=3)
-
-
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("rest", ["filled", "kept"])
-@pytest.mark.parametrize("share", [0.0, 1.0])
-@pytest.mark.parametrize("mask_of", MaskOf)
-def test_empty_and_full_masks(
-    mask_of: MaskOf, share: float, rest: str, emulator_toolchain: EmulatorToolchain
-) -> None:
-    p = conv(20, 29, mask_of=mask_of, rest=rest, epilogue="bias_relu")
-    blocks = np.full((1, *p.mask_shape), bool(share))
-    assert worst(p, SMALL, emulator_toolchain, blocks) <= 1
-    assert worst(p, TileConvConfig(tile_n=32, step=8), emulator_toolchain, blocks) <= 1
-
-
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("mask_of", MaskOf)
-def test_rows_of_more_blocks_than_a_word_has(mask_of: MaskOf, emulator_toolchain: EmulatorToolchain) -> None:
-    p = conv(8, 8 * 130 + 3, mask_of=mask_of, density=0.1)
-    assert p.operands(0)[2].shape == (3,)
-    blocks = np.zeros((1, 1, 131), dtype=np.bool_)
-    blocks[0, 0, [0, 63, 127, 130]] = True  # two of which reach over the end of a word
-    assert worst(p, SMALL, emulator_toolchain, blocks) <= 1
 
 
 @pytest.mark.sanitizer
@@ -55,7 +30,7 @@ def test_a_unit_reaches_into_the_blocks_around_it(
     p = conv(40, 40, mask_of=mask_of, filter_size="5x3", padding="2x1", mask_block="16x8")
     blocks = np.zeros((1, 3, 5), dtype=np.bool_)
     blocks[0, 1, 2] = True
-    assert worst(p, SMALL, emulator_toolchain, blocks) <= 1
+    assert worst(p, HALO, emulator_toolchain, blocks) <= 1
 
 
 @pytest.mark.sanitizer
@@ -75,7 +50,7 @@ def test_what_lies_outside_of_the_mask_counts_as_zero(
     """Several items of several chunks: boxes come again where zeros were written."""
     p = conv(37, 44, channels=64, mask_of=MaskOf.ANY_INPUT, batch=2, density=0.3, rest=rest, **sides)
     for chunk, stages in ((16, 3), (32, 2)):
-        config = replace(SMALL, chunk=chunk, group_units=2, input_stages=stages)
+        config = replace(HALO, chunk=chunk, group_units=2, input_stages=stages)
         assert worst(p, config, emulator_toolchain, multiprocessors=1) <= 1
 
 
@@ -89,7 +64,7 @@ def test_masks_that_were_written_earlier(
     for share in (0.0, 0.1, 1.0):
         p = conv(40, 44, mask_of=mask_of, rest=rest, epilogue="bias_residual", given=Given.EARLIER)
         blocks = np.random.default_rng(2).random((1, *p.mask_shape)) < share
-        assert worst(p, SMALL, emulator_toolchain, blocks, multiprocessors=9) <= 1
+        assert worst(p, HALO, emulator_toolchain, blocks, multiprocessors=9) <= 1
 
 
 @pytest.mark.sanitizer
@@ -98,7 +73,7 @@ def test_masks_that_were_written_earlier(
 def test_units_are_shared_by_their_taps(
     share: float, mask_of: MaskOf, emulator_toolchain: EmulatorToolchain
 ) -> None:
-    config = replace(SMALL, unit_cost=2)
+    config = replace(HALO, unit_cost=2)
     for sides in (
         {"mask_block": 16},
         {"mask_block": "8x24", "filter_size": "5x3", "padding": "2x1"},
@@ -115,10 +90,10 @@ def test_units_are_shared_by_their_taps(
 @pytest.mark.parametrize(
     "config",
     [
-        replace(SMALL, deferred=1),
-        replace(SMALL, group_units=2, deferred=1, lead=2),
-        replace(SMALL, tile_n=64, group_units=2, deferred=1, stage_taps=3, weight_stages=4),
-        replace(SMALL, group_units=2),
+        replace(HALO, deferred=1),
+        replace(HALO, group_units=2, deferred=1, lead=2),
+        replace(HALO, tile_n=64, group_units=2, deferred=1, stage_taps=3, weight_stages=4),
+        replace(HALO, group_units=2),
     ],
     ids=str,
 )
@@ -146,7 +121,7 @@ def test_so_they_are_where_taps_are_left_out(
     group_units: int, mask_of: MaskOf, emulator_toolchain: EmulatorToolchain
 ) -> None:
     p = conv(61, 76, channels=64, mask_of=mask_of, density=0.3, rest="kept", mask_block=16)
-    config = replace(SMALL, group_units=group_units, deferred=1)
+    config = replace(HALO, group_units=group_units, deferred=1)
     for share in (0.0, 0.1, 0.5):
         blocks = np.random.default_rng(4).random((1, *p.mask_shape)) < share
         assert worst(p, config, emulator_toolchain, blocks, multiprocessors=2) <= 1
@@ -158,7 +133,7 @@ def test_they_are_in_rows_of_more_blocks_than_a_word_has(emulator_toolchain: Emu
     blocks = np.zeros((1, 3, 131), dtype=np.bool_)
     blocks[0, 1, [0, 63, 127, 130]] = True
     blocks[0, 0, 64] = True
-    assert worst(p, replace(SMALL, unit_cost=1), emulator_toolchain, blocks) <= 1
+    assert worst(p, replace(HALO, unit_cost=1), emulator_toolchain, blocks) <= 1
 
 
 @pytest.mark.sanitizer
@@ -173,8 +148,8 @@ def test_tiles_and_chunks_of_any_problem(
         p = conv(21, 27, epilogue=epilogue, rest=rest, **ragged)
         assert FAMILY.computes(p)
         for config in (
-            SMALL,
-            replace(SMALL, tile_n=64, chunk=64, group_units=2, deferred=1, weight_stages=4),
+            HALO,
+            replace(HALO, tile_n=64, chunk=64, group_units=2, deferred=1, weight_stages=4),
         ):
             assert worst(p, config, emulator_toolchain, multiprocessors=3) <= 1
 
@@ -194,7 +169,7 @@ def test_tiles_and_chunks_of_any_problem(
 def test_any_window(sides: dict[str, Any], emulator_toolchain: EmulatorToolchain) -> None:
     p = conv(67, 58, channels=40, filters=32, rest="filled", epilogue="bias", density=0.5, **sides)
     assert FAMILY.computes(p)
-    for config in (SMALL, replace(SMALL, chunk=32, group_units=2, lead=1)):
+    for config in (HALO, replace(HALO, chunk=32, group_units=2, lead=1)):
         assert worst(p, config, emulator_toolchain, multiprocessors=2) <= 1
 
 

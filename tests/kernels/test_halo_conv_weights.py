@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conv_launches import weights, worst
+from conv_launches import HALO_WEIGHTS, HALO_WEIGHTS_IN_TURNS, weights, worst
 from tuning_samples import A100, H100, MEASURED_RATES
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -18,20 +18,7 @@ from sparsegen.kernels.rates import Rates
 from sparsegen.tuning_db.layers import MemoryLayer
 from sparsegen.tuning_db.records import Workload
 
-SMALL = HaloConvWeightsConfig(tile_m=128, tile_n=64, tap_rows=3, stages=2, parts=3)
-IN_TURNS = replace(SMALL, tile_m=64, stages=4)
 H200_RATES = Rates(3.92e6, 51.1e6, 416e6, 764e6, 797e6, 4.16, 1980.0)  # measured
-
-
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("config", [SMALL, IN_TURNS])
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_empty_and_full_masks(
-    share: float, config: HaloConvWeightsConfig, emulator_toolchain: EmulatorToolchain
-) -> None:
-    p = weights(20, 29, images=2)
-    blocks = np.full((2, *p.forward.mask_shape), bool(share))
-    assert worst(p, config, emulator_toolchain, blocks) <= 1
 
 
 @pytest.mark.sanitizer
@@ -41,27 +28,19 @@ def test_fewer_units_than_parts(live: int, emulator_toolchain: EmulatorToolchain
     p = weights(24, 24)
     blocks = np.zeros((1, *p.forward.mask_shape), bool)
     blocks.reshape(-1)[:live] = True
-    assert worst(p, IN_TURNS, emulator_toolchain, blocks) <= 1
+    assert worst(p, HALO_WEIGHTS_IN_TURNS, emulator_toolchain, blocks) <= 1
 
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("parts", [2, 7, 11])
 def test_any_number_of_parts_is_added_up(parts: int, emulator_toolchain: EmulatorToolchain) -> None:
-    for config in (SMALL, IN_TURNS):
+    for config in (HALO_WEIGHTS, HALO_WEIGHTS_IN_TURNS):
         assert worst(weights(40, 40, density=1.0), replace(config, parts=parts), emulator_toolchain) <= 1
 
 
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("block", [8, "8x40", "8x256"])
-def test_rows_of_more_units_than_a_word_has(block: Any, emulator_toolchain: EmulatorToolchain) -> None:
-    """Blocks of one unit, of five, which lie across the ends of words, and as wide as a word."""
-    p = weights(8, 8 * 130 + 3, mask_block=block, density=0.3)
-    assert worst(p, SMALL, emulator_toolchain) <= 1
-
-
-@pytest.mark.sanitizer
 def test_more_units_than_are_counted_or_listed_at_a_time(emulator_toolchain: EmulatorToolchain) -> None:
-    least = replace(SMALL, tap_rows=1, parts=1)
+    least = replace(HALO_WEIGHTS, tap_rows=1, parts=1)
     tall = weights(8 * (SEGMENT_WORDS + 20), 3, channels=8, filters=8, filter_size=1, padding=0, density=0.1)
     assert worst(tall, least, emulator_toolchain) <= 1
     full = weights(8 * 20, 8 * 30, channels=8, filters=8, filter_size=1, padding=0, density=1.0)
@@ -86,7 +65,7 @@ def test_strides_dilation_and_filters_of_any_size(
     sides: dict[str, Any], tap_rows: int, dtype: str, emulator_toolchain: EmulatorToolchain
 ) -> None:
     p = weights(37, 41, channels=72, filters=136, images=2, density=0.2, dtype=dtype, **sides)
-    assert worst(p, replace(SMALL, tap_rows=tap_rows), emulator_toolchain) <= 1
+    assert worst(p, replace(HALO_WEIGHTS, tap_rows=tap_rows), emulator_toolchain) <= 1
 
 
 @pytest.mark.sanitizer
@@ -96,7 +75,7 @@ def test_tiles_wider_and_narrower_than_the_channels(
 ) -> None:
     for channels in (40, 136):
         p = weights(16, 24, channels=channels, filters=72, density=0.5)
-        for config in (SMALL, IN_TURNS):
+        for config in (HALO_WEIGHTS, HALO_WEIGHTS_IN_TURNS):
             assert worst(p, replace(config, tile_n=tile_n, tap_rows=2), emulator_toolchain) <= 1
 
 

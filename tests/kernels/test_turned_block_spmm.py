@@ -57,7 +57,7 @@ def test_nan_reaches_no_row_of_blocks_that_does_not_meet_it() -> None:
         n=8,
         dtype=DType.FLOAT16,
         family=FAMILY.name,
-        config={"tile_m": 128, "cluster": 1},
+        config={"tile_m": 128},
         device="emulator",
     )
     wanted = np.repeat([np.nan, SIDE, 0.0], SIDE)[:, None]

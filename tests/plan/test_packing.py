@@ -61,7 +61,7 @@ CONFIGS = {
     "one warp": LaneStreamConfig(blocks=8, warps_m=1, ring_rows=96, refill_tiles=1),
     "tight": LaneStreamConfig(blocks=16, warps_m=2, ring_rows=96, refill_tiles=2, row_order="balanced"),
     "wide": LaneStreamConfig(blocks=132, warps_m=2, warps_k=4, ring_rows=160, row_order="balanced"),
-    "tall": LaneStreamConfig(blocks=8, warps_m=8, warps_k=2, ring_rows=192, refill_tiles=2),
+    "tall": LaneStreamConfig(blocks=8, warps_m=8, warps_k=2, ring_rows=128, refill_tiles=2),
     "a small ring": LaneStreamConfig(blocks=8, warps_m=1, ring_rows=64),
 }
 

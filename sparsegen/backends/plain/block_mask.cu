@@ -72,7 +72,7 @@ __device__ __forceinline__ void make_bands(const Shape& shape, const Random& ran
   }
 }
 
-// The mask that a state names; the state then names the next one. `make(random, band)` makes a band.
+// The mask that a state names; the state then names the next one. `make_of(shape, random, band, scratch, pool)` makes a band.
 //
 // Early: the mask is made and ranked while the kernel before may still run, from what the state is by then, and stored when
 // that kernel has ended. If the state is another one then, the last thread block makes the whole mask anew. Until then this
@@ -81,8 +81,14 @@ __device__ __forceinline__ void make_bands(const Shape& shape, const Random& ran
 // before it has waited itself. A product behind sets itself up while the mask is stored; a draw from the same state may begin
 // with the old one and make its mask anew. Thread blocks that end early need not wait, as the last one does.
 template <class MakeBand>
-__device__ __forceinline__ void draw(const Shape& shape, bool early, Word* state, Word* scratch, unsigned* pool, unsigned* told,
-                                     Word* named, Word* mask, const MakeBand& make) {
+__device__ __forceinline__ void draw(int rows, int columns, bool early, Word* state, Word* scratch, Word* mask, const MakeBand& make_of) {
+  SPARSEGEN_SHARED(unsigned, pool, kPool);
+  SPARSEGEN_SHARED(unsigned, told, 1);
+  SPARSEGEN_SHARED(Word, named, 2);
+  SPARSEGEN_SHARED(Word, own, kOwnWords);
+  const Shape shape(rows, columns);
+  if (shape.is_own()) scratch = cleared(shape, own);
+  const auto make = [&](const Random& random, int band) { make_of(shape, random, band, scratch, pool); };
   if (!early) {
     wait_for_kernel_before();
     let_next_kernel_begin();
@@ -115,40 +121,22 @@ __device__ __forceinline__ void draw(const Shape& shape, bool early, Word* state
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     draw_bernoulli(int rows, int columns, unsigned threshold, int early, Word* state, Word* scratch, Word* mask) {
-  SPARSEGEN_SHARED(unsigned, pool, kPool);
-  SPARSEGEN_SHARED(unsigned, told, 1);
-  SPARSEGEN_SHARED(Word, named, 2);
-  SPARSEGEN_SHARED(Word, own, kOwnWords);
-  const Shape shape(rows, columns);
-  if (shape.is_own()) scratch = cleared(shape, own);
-  draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
-    make_band(shape, band, Independent{random, threshold}, scratch, pool);
+  draw(rows, columns, early != 0, state, scratch, mask, [=](const Shape& shape, const Random& random, int band, Word* own, unsigned* pool) {
+    make_band(shape, band, Independent{random, threshold}, own, pool);
   });
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     draw_exact_rows(int rows, int columns, int live, int early, Word* state, Word* scratch, Word* mask) {
-  SPARSEGEN_SHARED(unsigned, pool, kPool);
-  SPARSEGEN_SHARED(unsigned, told, 1);
-  SPARSEGEN_SHARED(Word, named, 2);
-  SPARSEGEN_SHARED(Word, own, kOwnWords);
-  const Shape shape(rows, columns);
-  if (shape.is_own()) scratch = cleared(shape, own);
-  draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
-    cut_rows(shape, band, live, random, scratch, pool);
+  draw(rows, columns, early != 0, state, scratch, mask, [=](const Shape& shape, const Random& random, int band, Word* own, unsigned* pool) {
+    cut_rows(shape, band, live, random, own, pool);
   });
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     draw_exact_whole(int rows, int columns, int live, int early, Word* state, Word* scratch, Word* mask) {
-  SPARSEGEN_SHARED(unsigned, pool, kPool);
-  SPARSEGEN_SHARED(unsigned, told, 1);
-  SPARSEGEN_SHARED(Word, named, 2);
-  SPARSEGEN_SHARED(Word, own, kOwnWords);
-  const Shape shape(rows, columns);
-  if (shape.is_own()) scratch = cleared(shape, own);
-  draw(shape, early != 0, state, scratch, pool, told, named, mask, [&](const Random& random, int band) {
-    cut_whole(shape, band, live, random, scratch, pool);
+  draw(rows, columns, early != 0, state, scratch, mask, [=](const Shape& shape, const Random& random, int band, Word* own, unsigned* pool) {
+    cut_whole(shape, band, live, random, own, pool);
   });
 }
 

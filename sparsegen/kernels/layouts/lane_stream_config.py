@@ -35,20 +35,12 @@ class LaneStreamConfig(Config):
     )
     warps_m: int = tunable(8, WARPS_M, "warps over the rows of a group, a strip for each", packs=True)
     warps_k: int = tunable(1, WARPS_K, "warps over the columns of a step, 64 columns for each", packs=True)
-    ring_rows: int = tunable(
-        160,
-        (64, 96, 128, 144, 160, 192),
-        "decoded elements that a lane's ring holds",
-        searched=(64, 96, 128, 160),
-        packs=True,
-    )
+    ring_rows: int = tunable(160, (64, 96, 128, 160), "decoded elements that a lane's ring holds", packs=True)
     refill_tiles: int = tunable(1, (1, 2), "tiles of 32 columns between two refills of the rings", packs=True)
-    depth: int = tunable(
-        4, (2, 3, 4, 6, 8), "KB of values on their way to each warp", searched=(2, 3, 4), packs=True
-    )
+    depth: int = tunable(4, (2, 3, 4), "KB of values on their way to each warp", packs=True)
     slots: int = tunable(
         4,
-        (2, 3, 4, 6, 8, 12),
+        (2, 3, 4, 6, 8),
         "steps whose masks and activations are in shared memory: how far a warp may be ahead of another",
         searched=(2, 4, 6, 8),
     )

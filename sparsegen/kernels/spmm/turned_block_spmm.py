@@ -39,7 +39,6 @@ TILE_US = 1.9  # microseconds of a tile of 256 rows: its prologue and epilogue
 MOVED = 0.42  # fraction of the time of moving everything once that nothing hides
 STEP_CYCLES = 275.0  # the least for a panel
 SLOWER = 1.17  # than the counted cycles of shared memory
-IN_CLUSTERS = 1.02  # times as long where two thread blocks wait for each other
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,6 @@ class TurnedBlockSpmmConfig(Config):
     """One point of the tuning space of `turned_block_spmm`."""
 
     tile_m: int = tunable(256, (64, 128, 256), "rows of C per thread block", packs=True)
-    cluster: int = tunable(1, (1, 2), "thread blocks that share the loads of A's blocks (multicast)")
     raster: int = tunable(8, (1, 4, 8, 16), "row tiles that are processed before the next column tile")
     order: str = tunable(
         Order.PLACED.value,
@@ -69,9 +67,8 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
     name = "turned_block_spmm"
     summary = "SpMM of dense blocks of 32: each block alone on warpgroups' tensor cores, B and C by TMA"
     source = (
-        "warps that load beside warps that multiply, and copies for a whole cluster: NVIDIA, Hopper tuning guide; "
-        "shapes of wgmma: NVIDIA, PTX ISA; rows of most blocks first: Gale et al., SC 2020, section V-C; the format is "
-        "block CSR"
+        "warps that load beside warps that multiply: NVIDIA, Hopper tuning guide; shapes of wgmma: NVIDIA, PTX ISA; "
+        "rows of most blocks first: Gale et al., SC 2020, section V-C; the format is block CSR"
     )
     mapped_names = ("b", "c")
     size_names = ("m", "k", "n", "row_tile_count")
@@ -96,11 +93,8 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         yield whole_tiles_requirement(features)
 
     def is_worth_trying(self, problem: SpmmProblem, config: TurnedBlockSpmmConfig, device: Device) -> bool:
-        """True unless a tile or a cluster's tiles are twice as large as the result or larger: such tiles are mostly
-        padding.
-        """
-        c = config
-        return TILE_N * c.cluster < 2 * max(TILE_N, problem.n) and c.tile_m < 2 * max(PIECE, problem.m)
+        """True unless a tile is twice as high as the result or higher: such tiles are mostly padding."""
+        return config.tile_m < 2 * max(PIECE, problem.m)
 
     def constants(self, problem: SpmmProblem, config: TurnedBlockSpmmConfig) -> Mapping[str, Value]:
         return {
@@ -127,8 +121,7 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
     def launch(
         self, problem: SpmmProblem, config: TurnedBlockSpmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
-        tiles = sizes["row_tile_count"] * ceil_div(problem.n, TILE_N * config.cluster)
-        return persistent_launch(tiles, config.cluster, device)
+        return persistent_launch(sizes["row_tile_count"] * ceil_div(problem.n, TILE_N), 1, device)
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> TurnedBlockSpmmConfig:
         """The height of tiles that should take the least time, one thread block at a time, by position."""
@@ -151,8 +144,7 @@ class TurnedBlockSpmm(Family[SpmmProblem, TurnedBlockSpmmConfig]):
         longest = max(1.0, features.row_max / max(1.0, features.row_mean) / 2)
         rounds = _rounds(problem, c.tile_m, device)
         cycle_us = PRODUCTS_PER_CYCLE * device.multiprocessors / rates.tensor_products_per_us(problem.dtype)
-        slower = IN_CLUSTERS if c.cluster > 1 else 1.0
-        computed = slower * cycles * cycle_us * max(rounds, longest) + TILE_US * rounds * c.tile_m / 256
+        computed = cycles * cycle_us * max(rounds, longest) + TILE_US * rounds * c.tile_m / 256
         stored = held * problem.m * problem.k
         moved = (stored + (problem.k + problem.m) * problem.n) * ITEM_BYTES / rates.copy_bytes_per_us
         us: float = rates.launch_us + START_US + MOVED * moved + computed
