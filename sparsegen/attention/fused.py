@@ -35,11 +35,10 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         implementation: ``fused`` or ``blocks``.
         dtype, device: type of the arrays, and the device that it runs on.
         operands, result: shapes and dtypes of Q, K, V and of the result.
-        work_bytes: device memory for each thread that calls it: none.
+        work_bytes: device memory for each thread that calls it: none of the fused kernel.
         decision: decision of `prepare_attention` between it and the other implementations.
     """
 
-    work_bytes = 0
     decision: Decision
 
     def __init__(
@@ -61,6 +60,7 @@ class FusedAttentionOperator(DeviceBound, OwnLaunch):
         self.heads, self.head_dim, self.scale = heads, head_dim, scale
         self._launcher = variant_launcher(operator)
         self._prepared = self._launcher.prepared
+        self.work_bytes = sum(self._prepared.packed.scratch.values())
         self.device: Device = self._launcher.device
         self.dtype: DType = operator.problem.dtype
         super().__init__(self._prepared.executor)

@@ -55,7 +55,11 @@ def close(found: Any, given: list[Any]) -> bool:
 
 IMPLEMENTATIONS = [
     ("float32", "steps"),
-    *((dtype, implementation) for dtype in ("float16", "bfloat16") for implementation in ("steps", "fused")),
+    *(
+        (dtype, implementation)
+        for dtype in ("float16", "bfloat16")
+        for implementation in ("steps", "fused", "blocks")
+    ),
 ]
 
 
@@ -79,7 +83,7 @@ def test_numpy() -> None:
     assert close(torch.as_tensor(out, device="cuda"), given)
 
 
-@pytest.mark.parametrize("implementation", ["steps", "fused"])
+@pytest.mark.parametrize("implementation", ["steps", "fused", "blocks"])
 def test_a_captured_graph_sees_new_operands_and_calls_allocate_nothing_but_the_result(
     implementation: str,
 ) -> None:

@@ -159,7 +159,7 @@ def test_the_model_splits_rows_where_one_would_outlast_the_others(
     problem = problem_of(queries, queries, head_dim=128, **options)
     features = problem.features(problem.without_pattern)
     found = FAMILY.heuristic(problem, features, H100)
-    assert found.rows == "whole"  # until splitting was measured on a GPU
+    assert found.rows == ("whole" if problem.has_mask else rows)  # no row of a mask is known to be longer
     ways = (replace(found, rows=way) for way in ("whole", "split"))
     assert min(ways, key=lambda way: FAMILY.analytic_us(problem, features, way, H100)).rows == rows
 

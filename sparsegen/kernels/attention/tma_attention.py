@@ -151,7 +151,7 @@ class TmaAttention(ForwardAttentionFamily[TmaAttentionConfig]):
         self, problem: BlockAttentionProblem, features: Features, device: Device
     ) -> TmaAttentionConfig:
         """Tiles of one warpgroup for blocks of less than 128 queries, as far as their rings fit; else shared ones. Rows
-        are split if one is known to be so long that it should pay.
+        are split if the band or a mask tells of one that is so long that it should pay.
 
         Two rows of random blocks with a quarter live see 44 % of the keys: on an H200, 8192 tokens with a quarter
         of 64 x 64 live take 0.54 (64 columns) and 0.64 (128) of the time, 32 x 32 and 16 x 64 0.56 to 0.86.
@@ -161,7 +161,7 @@ class TmaAttention(ForwardAttentionFamily[TmaAttentionConfig]):
         if has_small:
             in_registers = problem.head_dim <= CHUNK
             config = replace(config, warpgroups="single", queries="registers" if in_registers else "shared")
-        if problem.has_mask and problem.density.longest:
+        if problem.density.longest or not problem.has_mask:
             config = self.fastest(problem, features, (config, replace(config, rows="split")), device)
         return config
 

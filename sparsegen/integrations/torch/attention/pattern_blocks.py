@@ -100,14 +100,12 @@ def _form(pattern: SparsePattern, q: Tensor, *, trains: bool) -> BlockForm | Non
     if device is None or not isinstance(pattern, SparsePattern):  # an outline knows no places
         return None
     heads = q.shape[0] if isinstance(q.shape[0], int) else USUAL_HEADS
-    known, key = (
-        _forms.setdefault(pattern, {}),
-        (0 if trains else heads, q.shape[-1], q.dtype, device, trains),
-    )
+    head_dim, known = int(q.shape[-1]), _forms.setdefault(pattern, {})
+    key = 0 if trains else heads, head_dim, q.dtype, device, trains
     if key not in known:
         with _lock:
             together = at_once(heads, pattern.nnz * q.element_size())
-            kind = int(q.shape[-1]), DTYPES[q.dtype], OnMiss.NEAREST, device, pattern.db
+            kind = head_dim, DTYPES[q.dtype], OnMiss.NEAREST, device, pattern.db
             blocks = decide_blocks(Request(pattern.matrix, heads, together, *kind), trains=trains)
             known[key] = None if blocks is None else blocks.form
     return known[key]
