@@ -158,8 +158,7 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
     ) -> float:
         rates, queries = device.expected_rates, _queries(config)
         cost, tiles = problem.cost(0), tile_count(problem, queries)
-        reached = REACHED.get(device.compute_capability[0], OTHERWISE) * _efficiency(config)
-        rate = reached * rates.tensor_products_per_us(problem.dtype)
+        rate = reached(device) * _efficiency(config) * rates.tensor_products_per_us(problem.dtype)
         own = in_steps(problem.head_dim) / problem.head_dim * _union(problem, ROWS * config.row_tiles)
         products = cost.flop / 2 * own / rate
         read = cost.flop / 2 / queries * problem.dtype.itemsize * _union(problem, queries)
@@ -167,6 +166,11 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
         blocks = min(max(1, tiles), config.resident_blocks * device.multiprocessors)
         alone = TILE_US + longest_share(problem, features, tiles) * products * blocks
         return rates.launch_us + START_US + max(moved, max(1, tiles) / blocks * TILE_US + products, alone)
+
+
+def reached(device: Device) -> float:
+    """Estimates the fraction of the tensor cores' rate that instructions of single warps reach."""
+    return REACHED.get(device.compute_capability[0], OTHERWISE)
 
 
 def _queries(config: MmaAttentionConfig) -> int:
