@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from nvcc_builds import GPUS, needs_nvcc, ptxas
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
@@ -22,10 +25,19 @@ def problem_of(queries: int = 200, keys: int = 300, **options: Any) -> BlockAtte
     return BlockAttentionBackwardProblem.of((queries, keys), **usual | options)
 
 
-def check(problem: BlockAttentionBackwardProblem, toolchain: EmulatorToolchain, **choices: Any) -> None:
+def check(
+    problem: BlockAttentionBackwardProblem,
+    toolchain: EmulatorToolchain,
+    *,
+    listed: int = 1024,
+    **choices: Any,
+) -> None:
     """Runs a variant under sanitizers, and holds its results against the reference."""
     config, nobody = FAMILY.config(**choices), problem.without_pattern
+    usual = "kListed = 1024;"
     source = render(FAMILY, problem, config)
+    assert usual in source
+    source = source.replace(usual, f"kListed = {listed};")
     kernel = toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
     variant = Variant(FAMILY, config, Kind(type(problem), (), ()), (), source)
     run_and_compare(
@@ -52,3 +64,31 @@ def test_blocks_and_options(
     options: dict[str, Any], tile: int, emulator_toolchain: EmulatorToolchain
 ) -> None:
     check(problem_of(**options), emulator_toolchain, tile=tile)
+
+
+@pytest.mark.slow
+@pytest.mark.sanitizer
+def test_lists_are_filled_again(emulator_toolchain: EmulatorToolchain) -> None:
+    many = {"queries": 9000, "keys": 40, "group": 1, "head_dim": 16, "masks": "nobody"}
+    check(problem_of(**many), emulator_toolchain, tile=64, listed=128)
+
+
+@pytest.mark.slow
+@needs_nvcc
+@pytest.mark.parametrize("architecture", ["80", "86", "90a"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_what_is_chosen_spills_little(head_dim: int, architecture: str, tmp_path: Path) -> None:
+    problem = problem_of(4096, 4096, head_dim=head_dim)
+    config = FAMILY.heuristic(problem, problem.features(problem.without_pattern), GPUS[architecture])
+    said = ptxas(render(FAMILY, problem, config), tmp_path, architecture)
+    (stored,) = re.findall(r"(\d+) bytes spill stores", said)
+    assert int(stored) < 64, said
+
+
+def test_it_refuses_by_name() -> None:
+    for options, word in (
+        ({"head_dim": 136}, "head_dim"),
+        ({"block": "32x64"}, "blocks"),
+        ({"dtype": "float32"}, "elements"),
+    ):
+        assert word in FAMILY.broken_constraints(problem_of(**options), FAMILY.config(), GPUS["80"])[0]

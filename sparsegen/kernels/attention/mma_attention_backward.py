@@ -127,9 +127,17 @@ class MmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, M
         device: Device,
     ) -> float:
         rates, cost, tiles = device.expected_rates, problem.cost(0), _tiles(problem, config)
-        rate = OF_TILES * reached(device) * rates.tensor_products_per_us(problem.dtype)
-        columns = in_steps(problem.head_dim) / problem.head_dim
-        products = cost.flop / 2 * PRODUCTS * columns * computed_places(problem, config.tile) / rate
+        columns = in_steps(problem.head_dim)
+        rate = OF_TILES * reached(device, columns) * rates.tensor_products_per_us(problem.dtype)
+        products = (
+            cost.flop
+            / 2
+            * PRODUCTS
+            * columns
+            / problem.head_dim
+            * computed_places(problem, config.tile)
+            / rate
+        )
         products *= 1.0 if config.tile == WIDEST else 1.5
         rounds = max(1.0, tiles / device.multiprocessors)
         moved = cost.bytes / rates.copy_bytes_per_us
