@@ -166,6 +166,33 @@ RIGHT = {
         },
         many_keys,
     ),
+    "block_attention_backward of warps": PlantedBugs(
+        family("mma_attention_backward"),
+        Kind(
+            BlockAttentionBackwardProblem,
+            (("kv_heads", 2), ("group", 2), ("head_dim", 64)),
+            (("dtype", DType.FLOAT16), ("masks", MasksOf.HEADS), ("order", TokenOrder.HEADS)),
+            parameters=(("block", "64x64"), ("density", 0.6), ("span", "causal:600+20")),
+        ),
+        {"tile": 128, "pairs": 2},
+        {
+            "a column of the mask shifted": (
+                "ranks_of(batch_index, head)[shape.query_blocks() + column]",
+                "column",
+            ),
+            "no row's sum": ("kUnshifted, -delta.element[i])", "kUnshifted, 0.0f)"),
+            "dead parts that count": ("if (!is_dead(descriptor)) {", "if (true) {"),
+            "no end of the band": ("key < band.sinks ? 64 : key - band.least - column", "64"),
+            "a head of the group left out": ("head < first_head + heads;", "head < first_head + 1;"),
+            "the first head's gradients": (
+                "const int row = (tile.batch_index * shape.heads() + head)",
+                "const int row = (tile.batch_index * shape.heads())",
+            ),
+            "missing wait": ("    wait();\n    const ColumnStep", "    const ColumnStep"),
+            "stages that are not free": ("barrier_wait(shared.empty + pair.number, pair.parity ^ 1);", ""),
+        },
+        many_keys,
+    ),
     "paged_attention": PlantedBugs(
         family("paged_attention"),
         Kind(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -37,12 +38,14 @@ ROWS = 16  # of an instruction
 NOTES_BYTES = 6144  # barriers, the list of live blocks, and numbers of partial ones
 SECTION = 16  # MiB of keys and values of the heads that are processed together
 WORD_BITS = 32  # of a part in the list: its number, and a bit for each piece of a tile
-SMALL_ROWS = 64  # of blocks, below which tiles of warpgroups see many keys in vain
+LEAST_QUERIES = 64  # of a tile
 WARPGROUPS = 9  # the compute capability whose warpgroups multiply faster
-# Fraction of the tensor cores' rate that instructions of a warp reach, by compute capability; estimated.
-REACHED, OTHERWISE = {9: 0.42, 10: 0.2}, 0.65
-START_US, TILE_US = 5.0, 3.0  # nothing loads the next tile meanwhile
+# Fraction of the tensor cores' rate that instructions of a warp reach with wide rows, by compute capability: measured
+# on an H200, else estimated.
+REACHED, OTHERWISE = {9: 0.51, 10: 0.25}, 0.8
 STEADY_KEYS = 64  # of a step
+EXPONENTIAL_COLUMNS = 20  # of a product, which take as long as what a score costs beside
+START_US, TILE_US = 5.0, 3.0  # nothing loads the next tile meanwhile
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class MmaAttentionConfig(Config):
         ("registers", "shared"),
         "where the kernel keeps fragments of Q: registers or shared memory",
     )
-    resident_blocks: int = tunable(1, (1, 2), "occupancy: thread blocks of a multiprocessor")
+    resident_blocks: int = tunable(1, (1, 2, 3), "occupancy: thread blocks of a multiprocessor")
 
 
 class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
@@ -102,13 +105,11 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
     def is_worth_trying(
         self, problem: BlockAttentionProblem, config: MmaAttentionConfig, device: Device
     ) -> bool:
-        """True unless a tile is twice as large as the problem or larger. Where warpgroups multiply, only for small
-        blocks and few queries: a tile of theirs computes many in vain.
+        """True unless the device has warpgroups, which multiply faster (an H200 took 1.0 to 2.3 times as long with
+        blocks of all sizes), or a tile is twice as large as the problem or larger.
         """
-        if _queries(config) >= 2 * max(SMALL_ROWS, problem.queries):
-            return False
-        is_small = problem.has_mask and problem.block.rows < SMALL_ROWS
-        return device.compute_capability[0] != WARPGROUPS or is_small or problem.queries <= SMALL_ROWS
+        is_fitting = _queries(config) < 2 * max(LEAST_QUERIES, problem.queries)
+        return is_fitting and device.compute_capability[0] != WARPGROUPS
 
     def constants(self, problem: BlockAttentionProblem, config: MmaAttentionConfig) -> Mapping[str, Value]:
         return {
@@ -148,7 +149,7 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
                 resident_blocks=resident_blocks,
             )
             for warps, row_tiles, stage_keys, stages, queries, resident_blocks in itertools.product(
-                (4, 8, 16), (2, 1), (64, 32), (3, 2), ("registers", "shared"), (2, 1)
+                (4, 8, 16), (2, 1), (64, 32), (3, 2, 4), ("registers", "shared"), (2, 1, 3)
             )
         ]
         return self.fastest_valid(problem, features, shapes, device)
@@ -157,16 +158,23 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
         self, problem: BlockAttentionProblem, features: Features, config: MmaAttentionConfig, device: Device
     ) -> float:
         rates, queries = device.expected_rates, _queries(config)
-        cost, tiles = problem.cost(0), tile_count(problem, queries)
-        reached = REACHED.get(device.compute_capability[0], OTHERWISE) * _efficiency(config)
-        rate = reached * rates.tensor_products_per_us(problem.dtype)
-        own = in_steps(problem.head_dim) / problem.head_dim * _union(problem, ROWS * config.row_tiles)
-        products = cost.flop / 2 * own / rate
-        read = cost.flop / 2 / queries * problem.dtype.itemsize * _union(problem, queries)
-        moved = max(cost.bytes / rates.copy_bytes_per_us, read / device.l2_bytes_per_us)
-        blocks = min(max(1, tiles), config.resident_blocks * device.multiprocessors)
-        alone = TILE_US + longest_share(problem, features, tiles) * products * blocks
-        return rates.launch_us + START_US + max(moved, max(1, tiles) / blocks * TILE_US + products, alone)
+        cost, tiles = problem.cost(0), max(1, tile_count(problem, queries))
+        columns, of_tile = in_steps(problem.head_dim), _union(problem, queries)
+        rate = reached(device, columns) * _efficiency(config) * rates.tensor_products_per_us(problem.dtype)
+        # Warps that skip a step wait for the others of their tile, though not at once.
+        computed = math.sqrt(of_tile * _union(problem, ROWS * config.row_tiles))
+        products = cost.flop / 2 * columns / problem.head_dim * computed / rate
+        read = cost.flop / 2 / queries * problem.dtype.itemsize * of_tile / device.l2_bytes_per_us
+        rounds = max(1.0, tiles / (config.resident_blocks * device.multiprocessors))
+        alone = TILE_US + longest_share(problem, features, tiles) * products * device.multiprocessors
+        steady = max(rounds * TILE_US + products, read)
+        return rates.launch_us + START_US + max(cost.bytes / rates.copy_bytes_per_us, steady, alone)
+
+
+def reached(device: Device, columns: int) -> float:
+    """Estimates the fraction of the tensor cores' rate that instructions of single warps reach."""
+    wide = REACHED.get(device.compute_capability[0], OTHERWISE)
+    return wide * columns / (columns + EXPONENTIAL_COLUMNS)
 
 
 def _queries(config: MmaAttentionConfig) -> int:
@@ -183,11 +191,11 @@ def _union(problem: BlockAttentionProblem, rows: int) -> float:
 
 
 def _efficiency(config: MmaAttentionConfig) -> float:
-    """Estimates how fast warps multiply: fragments of K and V serve 16 queries or 32, a step costs more than its
-    products, and two warps of a scheduler hide each other's exponentials.
+    """Returns how fast warps multiply, of the fastest: fragments of K and V serve 16 queries or 32, a step costs more
+    than its products, and two warps of a scheduler hide each other's exponentials (H200).
     """
-    of_rows = 1.0 if config.row_tiles == 2 else 0.8
-    of_steps = 1.0 if config.stage_keys >= STEADY_KEYS else 0.9
+    of_rows = 1.0 if config.row_tiles == 2 else 0.94
+    of_steps = 1.0 if config.stage_keys >= STEADY_KEYS else 0.85
     return of_rows * of_steps * min(1.0, 0.6 + 0.05 * config.warps * config.resident_blocks)
 
 

@@ -15,7 +15,14 @@ from sparsegen.kernels.attention.block_attention import (
     device_constraints,
     in_chunks,
     mask_sizes,
-    option_constants,
+)
+from sparsegen.kernels.attention.gradient_attention import (
+    STEP,
+    TILE,
+    computed_places,
+    gradient_constants,
+    gradient_scratch,
+    whole_pieces,
 )
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
@@ -24,18 +31,17 @@ from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
-from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import BlockAttentionBackwardProblem, TokenOrder
-from sparsegen.operators.attention.span import Band
 from sparsegen.system.integers import ceil_div, round_up
 
-NARROW, TILE, SMALL_TILE = 128, 128, 64  # columns up to which heads are narrow; keys or queries of a tile
-STEP = 64  # queries or keys of a stage, rows of a box
+NARROW, SMALL_TILE = (
+    128,
+    64,
+)  # columns up to which heads are narrow; keys or queries of a tile of one warpgroup
 NARROWER_VALUES = (192, 128)  # columns of Q and K, and of V, in whole chunks, where they differ
 STEPS_AHEAD = {64: 4, 128: 3, 192: 3, 256: 2}  # pairs of stages, by the columns of a row
 NOTES_BYTES = 128  # of a ring: barriers, and what the producer says of a tile
 PAIR_NOTES_BYTES = 576  # of a pair of stages: barriers, values of rows, and what the producer says of them
-COUNTER_BYTES = 64
 FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
 REACHED = {(1, 64): 0.48, (1, 128): 0.64, (2, 64): 0.45, (2, 128): 0.73}  # fraction of the tensor cores' rate
 # Shares of that rate, in tiles of one warpgroup.
@@ -103,10 +109,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             f"value_dim ({problem.value_columns}) is a multiple of {ALIGNED} that takes as many chunks of {CHUNK} "
             f"columns as head_dim ({problem.head_dim}), or {NARROWER_VALUES[1]} of {NARROWER_VALUES[0]}",
         )
-        yield Constraint(
-            not problem.has_mask or (problem.block.rows % STEP == 0 and problem.block.columns % STEP == 0),
-            f"blocks ({problem.block}) are whole pieces of {STEP} x {STEP}",
-        )
+        yield whole_pieces(problem)
 
     def constraints(
         self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig, device: Device
@@ -127,20 +130,11 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig
     ) -> Mapping[str, Value]:
         return {
-            "dtype": problem.dtype.value,
             "entry": self.entry,
-            "head_dim": in_chunks(problem.head_dim),
-            "value_dim": in_chunks(problem.value_columns),
-            "columns": problem.head_dim,
-            "value_columns": problem.value_columns,
-            "has_mask": problem.has_mask,
-            **option_constants(problem),
-            "query_block": problem.block.rows if problem.has_mask else TILE,
-            "key_block": problem.block.columns if problem.has_mask else TILE,
+            **gradient_constants(problem),
             "tile": self._tile(problem, config),
             "pairs": self._steps_ahead(problem, config),
             "stages_keys": self._stages_keys(problem, config),
-            "tokens_first": problem.order is TokenOrder.TOKENS,
         }
 
     def tensor_map(
@@ -164,22 +158,12 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     def pack(
         self, problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        sizes, masks_bytes = mask_sizes(problem), 16
-        if problem.has_mask:
-            masks = problem.masks
-            count = (problem.batch if masks.are_of_items else 1) * (
-                problem.heads if masks.are_of_heads else 1
-            )
-            masks_bytes = 4 * count * (problem.mask_layout.rows + problem.mask_layout.columns)
+        tiles = sum(self._tiles(problem, config))
         rows = problem.batch * problem.heads * round_up(problem.queries, STEP)
-        scratch = {
-            "counters": COUNTER_BYTES,
-            "row_values": 2 * 4 * rows,
-            "dq_sums": 4 * rows * in_chunks(problem.head_dim) if config.passes == 1 else 16,
-            "tile_order": 4 * (sum(self._tiles(problem, config)) + problem.batch * problem.kv_heads),
-            "mask_ranks": masks_bytes,
+        scratch = gradient_scratch(problem, tiles) | {
+            "dq_sums": 4 * rows * in_chunks(problem.head_dim) if config.passes == 1 else 16
         }
-        return Packed(arrays={}, sizes=sizes, nnz=matrix.nnz, scratch=scratch)
+        return Packed(arrays={}, sizes=mask_sizes(problem), nnz=matrix.nnz, scratch=scratch)
 
     def launch(
         self,
@@ -236,7 +220,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         rate = reached * rates.tensor_products_per_us(problem.dtype)
         computed = PRODUCTS[passes] if columns <= NARROW else WIDE_PRODUCTS
         products = cost.flop / 2 / PRODUCTS[1] * computed * columns / problem.head_dim
-        products *= self._computed(problem, tile)
+        products *= computed_places(problem, tile)
         rounds = max(1.0, tiles / device.multiprocessors)
         products *= ceil_div(tiles, device.multiprocessors) / rounds if rounds < FEW_ROUNDS else 1.0
         if problem.band.sinks > 0:  # one tile's keys are seen by all queries
@@ -245,18 +229,6 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         sums = 4 * problem.batch * problem.heads * problem.queries * columns if passes == 1 else 0
         moved = (cost.bytes + 2 * sums) / rates.copy_bytes_per_us
         return rates.launch_us + START_US + moved + rounds * TILE_US + products / rate
-
-    @staticmethod
-    def _computed(problem: BlockAttentionBackwardProblem, tile: int) -> float:
-        """Places that are computed for each live one: a step of queries is computed for all keys of a tile if any block
-        of it is live, or any place of the band.
-        """
-        found, band, sizes = 1.0, problem.band, (problem.queries, problem.keys)
-        if problem.has_mask:
-            blocks, share = max(1, tile // problem.block.columns), problem.density.share
-            found = any_live(share, blocks) / share
-        wide = Band(band.least - tile + 1, band.most + STEP - 1, round_up(band.sinks, tile))
-        return found * wide.places(*sizes) / max(1, band.places(*sizes))
 
     @staticmethod
     def _tiles(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> tuple[int, int]:

@@ -1,0 +1,66 @@
+"""Shared parts of the families of `block_attention_backward`: steps and tiles, constants, and memory of a launch."""
+
+from __future__ import annotations
+
+from sparsegen.kernels.attention.block_attention import in_chunks, option_constants
+from sparsegen.kernels.base import Constraint
+from sparsegen.kernels.config import Value
+from sparsegen.matrix.live_blocks import any_live
+from sparsegen.operators import BlockAttentionBackwardProblem, TokenOrder
+from sparsegen.operators.attention.span import Band
+from sparsegen.system.integers import round_up
+
+TILE = 128  # keys or queries of a tile
+STEP = 64  # queries or keys of a stage
+COUNTER_BYTES = 64
+
+
+def whole_pieces(problem: BlockAttentionBackwardProblem) -> Constraint:
+    """Requires blocks of whole steps."""
+    return Constraint(
+        not problem.has_mask or (problem.block.rows % STEP == 0 and problem.block.columns % STEP == 0),
+        f"blocks ({problem.block}) are whole pieces of {STEP} x {STEP}",
+    )
+
+
+def gradient_constants(problem: BlockAttentionBackwardProblem) -> dict[str, Value]:
+    """Returns what templates need to know of a problem."""
+    return {
+        "dtype": problem.dtype.value,
+        "head_dim": in_chunks(problem.head_dim),
+        "value_dim": in_chunks(problem.value_columns),
+        "columns": problem.head_dim,
+        "value_columns": problem.value_columns,
+        "has_mask": problem.has_mask,
+        **option_constants(problem),
+        "query_block": problem.block.rows if problem.has_mask else TILE,
+        "key_block": problem.block.columns if problem.has_mask else TILE,
+        "tokens_first": problem.order is TokenOrder.TOKENS,
+    }
+
+
+def gradient_scratch(problem: BlockAttentionBackwardProblem, tiles: int) -> dict[str, int]:
+    """Counts the bytes of counters, of values of rows, of the order of tiles, and of the ranks of a mask's rows."""
+    masks_bytes = 16
+    if problem.has_mask:
+        masks = problem.masks
+        count = (problem.batch if masks.are_of_items else 1) * (problem.heads if masks.are_of_heads else 1)
+        masks_bytes = 4 * count * (problem.mask_layout.rows + problem.mask_layout.columns)
+    return {
+        "counters": COUNTER_BYTES,
+        "row_values": 2 * 4 * problem.batch * problem.heads * round_up(problem.queries, STEP),
+        "tile_order": 4 * (tiles + problem.batch * problem.kv_heads),
+        "mask_ranks": masks_bytes,
+    }
+
+
+def computed_places(problem: BlockAttentionBackwardProblem, tile: int) -> float:
+    """Places that are computed for each live one: a step of queries is computed for all keys of a tile if any block
+    of it is live, or any place of the band.
+    """
+    found, band, sizes = 1.0, problem.band, (problem.queries, problem.keys)
+    if problem.has_mask:
+        blocks, share = max(1, tile // problem.block.columns), problem.density.share
+        found = any_live(share, blocks) / share
+    wide = Band(band.least - tile + 1, band.most + STEP - 1, round_up(band.sinks, tile))
+    return found * wide.places(*sizes) / max(1, band.places(*sizes))
