@@ -1,0 +1,57 @@
+"""V:N:M sparsity: for blocks of rows four of every M columns are chosen, and a row has at most two nonzeros in them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.system.integers import ceil_div
+from sparsegen.system.numpy_types import Array
+
+ROWS = 32  # of a block
+CHOSEN = 4
+OF = (16, 8)  # columns of which they are chosen
+
+
+def chosen_of(matrix: CsrMatrix) -> int:
+    """Returns the most columns of which four are enough for each block of rows; 0 of other matrices, and of those that
+    would be filled with more zeros than nonzeros. It is found once for each pattern, of most others in their first
+    rows.
+    """
+    return matrix.known("chosen_of", lambda: next((of for of in OF if _suits(matrix, of)), 0))
+
+
+def _suits(matrix: CsrMatrix, of: int) -> bool:
+    m, k = matrix.shape
+    groups = ceil_div(k, of)
+    if not m * groups <= matrix.nnz <= 2 * m * groups:
+        return False
+    first = matrix.row_offsets[min(ROWS, m)]
+    for end in (first, matrix.nnz):
+        row, column = _places(matrix, int(end))
+        found, counts = np.unique(row * groups + column // of, return_counts=True)
+        if found.size and counts.max() > 2:
+            return False
+        if used_columns(matrix, of, int(end)).sum(axis=2).max(initial=0) > CHOSEN:
+            return False
+    return True
+
+
+def used_columns(matrix: CsrMatrix, of: int, nonzeros: int | None = None) -> Array:
+    """Booleans [blocks of rows, groups of columns, of]: true if a row of the block has a nonzero there.
+
+    Args:
+        nonzeros: the first of them that count; by default all.
+    """
+    m, groups = matrix.shape[0], ceil_div(matrix.shape[1], of)
+    row, column = _places(matrix, matrix.nnz if nonzeros is None else nonzeros)
+    used = np.zeros((ceil_div(m, ROWS), groups * of), dtype=bool)
+    used[row // ROWS, column] = True
+    return used.reshape(-1, groups, of)
+
+
+def _places(matrix: CsrMatrix, nonzeros: int) -> tuple[Array, Array]:
+    """Rows and columns of the first nonzeros."""
+    offsets = np.minimum(matrix.row_offsets, nonzeros)
+    row = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(offsets))
+    return row, matrix.column_indices[:nonzeros].astype(np.int64)
