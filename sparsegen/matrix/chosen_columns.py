@@ -24,7 +24,7 @@ def chosen_of(matrix: CsrMatrix) -> int:
 def _suits(matrix: CsrMatrix, of: int) -> bool:
     m, k = matrix.shape
     groups = ceil_div(k, of)
-    if not m * groups <= matrix.nnz <= 2 * m * groups:
+    if not max(1, m * groups) <= matrix.nnz <= 2 * m * groups:
         return False
     first = matrix.row_offsets[min(ROWS, m)]
     for end in (first, matrix.nnz):
@@ -43,11 +43,11 @@ def used_columns(matrix: CsrMatrix, of: int, nonzeros: int | None = None) -> Arr
     Args:
         nonzeros: the first of them that count; by default all.
     """
-    m, groups = matrix.shape[0], ceil_div(matrix.shape[1], of)
+    blocks, groups = ceil_div(matrix.shape[0], ROWS), ceil_div(matrix.shape[1], of)
     row, column = _places(matrix, matrix.nnz if nonzeros is None else nonzeros)
-    used = np.zeros((ceil_div(m, ROWS), groups * of), dtype=bool)
+    used = np.zeros((blocks, groups * of), dtype=bool)
     used[row // ROWS, column] = True
-    return used.reshape(-1, groups, of)
+    return used.reshape(blocks, groups, of)
 
 
 def _places(matrix: CsrMatrix, nonzeros: int) -> tuple[Array, Array]:

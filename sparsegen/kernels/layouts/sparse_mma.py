@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
@@ -168,11 +169,15 @@ class SparseMma(Family[P, C]):
         return rates.launch_us + START_US + max(busy, moved / rates.copy_bytes_per_us)
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
-        """Blocks with all columns where their activations fit, or that share rows where this uses the device better."""
+        """Chosen columns where a matrix has such and they fit; blocks with all columns where their activations fit, or
+        that share rows where this uses the device better.
+        """
         found, used = self.config_type(), 0.0
         strips = max(1, ceil_div(problem.m, STRIP))
-        for parts in PARTS:
-            config = self._fitting(problem, parts, features.chosen_of or CHOSEN, device)
+        for of_columns, parts in product((features.chosen_of or CHOSEN, CHOSEN), PARTS):
+            if used and of_columns != found.of_columns:
+                break
+            config = self._fitting(problem, parts, of_columns, device)
             if config is None:
                 continue
             rounds = ceil_div(strips, max(1, _blocks_over_rows(problem, config, device)))

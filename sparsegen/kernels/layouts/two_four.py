@@ -129,23 +129,21 @@ def pack_chosen(
         numbers = np.ones(places.size, dtype=np.float32)
         parts.append((CsrMatrix((m, groups * CHOSEN), offsets, places, numbers), codes[taken]))
     layers = 1 if all(is_two_four(part) for part, _ in parts) else 2
+    count, strips = across * choices * layers, ceil_div(m, STRIP)
     packed = [pack(part, own, zero, bits=bits, paired=paired, layers=layers) for part, own in parts]
 
     def together(arrays: list[Array]) -> Array:
-        by_unit = [array.reshape(array.shape[0], across, layers, *array.shape[2:]) for array in arrays]
-        return np.stack(by_unit, axis=2).reshape(
-            by_unit[0].shape[0], across * choices * layers, *arrays[0].shape[2:]
-        )
+        by_unit = [array.reshape(strips, across, layers, *array.shape[2:]) for array in arrays]
+        return np.stack(by_unit, axis=2).reshape(strips, count, *arrays[0].shape[2:])
 
     order = np.argsort(~used, axis=2, kind="stable")  # those that are used, then others
     order = np.pad(order, ((0, 0), (0, across * UNIT_COLUMNS // CHOSEN - groups), (0, 0)))
     at = np.minimum(np.arange(choices * CHOSEN), of - 1)  # of a choice that no strip needs, any
-    lists = _places_of(order[:, :, at], of).reshape(-1, across, 4, LANES // CHOSEN, choices, CHOSEN)
-    lists = lists.transpose(0, 1, 4, 3, 5, 2).reshape(-1, across, choices, 1, LANES, 4)
+    lists = _places_of(order[:, :, at], of).reshape(strips, across, 4, LANES // CHOSEN, choices, CHOSEN)
+    lists = lists.transpose(0, 1, 4, 3, 5, 2).reshape(strips, across, choices, 1, LANES, 4)
     lists = np.broadcast_to(lists, (*lists.shape[:3], layers, LANES, 4))
-    count = across * choices * layers
-    metadata = together([units.metadata for units in packed]).reshape(-1, count, LANES * VECTOR)
-    metadata = np.concatenate((metadata, lists.reshape(-1, count, LANES * 4)), axis=2)
+    metadata = together([units.metadata for units in packed]).reshape(strips, count, LANES * VECTOR)
+    metadata = np.concatenate((metadata, lists.reshape(strips, count, LANES * 4)), axis=2)
     return Units(together([units.codes for units in packed]), metadata, choices * layers)
 
 
