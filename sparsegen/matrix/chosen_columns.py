@@ -14,9 +14,9 @@ OF = (16, 8)  # columns of which they are chosen
 
 
 def chosen_of(matrix: CsrMatrix) -> int:
-    """Returns the most columns of which four are enough for each block of rows; 0 of other matrices, and of those that
-    would be filled with more zeros than nonzeros. It is found once for each pattern, of most others in their first
-    rows.
+    """Returns the largest M for which each block of rows needs four of every M columns; 0 if there is none, and of
+    matrices that would be filled with more zeros than nonzeros. It is found once for each pattern, of most others in
+    their first rows.
     """
     return matrix.known("chosen_of", lambda: next((of for of in OF if _suits(matrix, of)), 0))
 

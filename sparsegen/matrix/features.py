@@ -28,7 +28,7 @@ class Features:
             rows share none, where no family would use it, and of what a database holds: it is not stored.
         two_four: no four columns of a row hold more than two nonzeros; False where no family would use it, and of what
             a database holds.
-        chosen_of: the most columns of which four are enough for each block of rows (V:N:M); 0 likewise.
+        chosen_of: M of V:N:M sparsity: each block of rows needs four of every M columns; 0 likewise.
     """
 
     m: int

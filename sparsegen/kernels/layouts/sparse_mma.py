@@ -203,7 +203,7 @@ def _blocks_over_rows(
 
 
 def _unit_columns(config: SparseMmaConfig) -> int:
-    """Columns of the matrix of which a unit has those that are stored or chosen."""
+    """Columns of the matrix that a unit stands for."""
     return UNIT_COLUMNS // CHOSEN * config.of_columns
 
 
