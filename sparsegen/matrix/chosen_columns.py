@@ -26,32 +26,25 @@ def _suits(matrix: CsrMatrix, of: int) -> bool:
     groups = ceil_div(k, of)
     if not max(1, m * groups) <= matrix.nnz <= 2 * m * groups:
         return False
-    first = matrix.row_offsets[min(ROWS, m)]
-    for end in (first, matrix.nnz):
-        row, column = _places(matrix, int(end))
+    for rows in (min(ROWS, m), m):
+        row, column = _places(matrix, rows)
         group = row * groups + column // of  # which rises: three of one stand next to each other
-        if np.any(group[2:] == group[:-2]):
-            return False
-        if used_columns(matrix, of, int(end)).sum(axis=2).max(initial=0) > CHOSEN:
+        if np.any(group[2:] == group[:-2]) or used_columns(matrix, of, rows).sum(axis=2).max() > CHOSEN:
             return False
     return True
 
 
-def used_columns(matrix: CsrMatrix, of: int, nonzeros: int | None = None) -> Array:
-    """Booleans [blocks of rows, groups of columns, of]: true if a row of the block has a nonzero there.
-
-    Args:
-        nonzeros: the first of them that count; by default all.
-    """
-    blocks, groups = ceil_div(matrix.shape[0], ROWS), ceil_div(matrix.shape[1], of)
-    row, column = _places(matrix, matrix.nnz if nonzeros is None else nonzeros)
+def used_columns(matrix: CsrMatrix, of: int, rows: int) -> Array:
+    """Booleans [blocks of the first rows, groups of columns, of]: true if a row of the block has a nonzero there."""
+    blocks, groups = ceil_div(rows, ROWS), ceil_div(matrix.shape[1], of)
+    row, column = _places(matrix, rows)
     used = np.zeros((blocks, groups * of), dtype=bool)
     used[row // ROWS, column] = True
     return used.reshape(blocks, groups, of)
 
 
-def _places(matrix: CsrMatrix, nonzeros: int) -> tuple[Array, Array]:
-    """Rows and columns of the first nonzeros."""
-    offsets = np.minimum(matrix.row_offsets, nonzeros)
-    row = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(offsets))
-    return row, matrix.column_indices[:nonzeros].astype(np.int64)
+def _places(matrix: CsrMatrix, rows: int) -> tuple[Array, Array]:
+    """Rows and columns of the nonzeros in the first rows."""
+    offsets = matrix.row_offsets[: rows + 1]
+    row = np.repeat(np.arange(rows, dtype=np.int64), np.diff(offsets))
+    return row, matrix.column_indices[: offsets[-1]].astype(np.int64)

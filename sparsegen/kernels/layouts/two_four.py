@@ -114,7 +114,7 @@ def pack_chosen(
     """
     m, k = matrix.shape
     groups, across = ceil_div(k, of), units_across(k, of)
-    used = used_columns(matrix, of)
+    used = used_columns(matrix, of, m)
     rank = np.cumsum(used, axis=2) - 1
     needed = ceil_div(max(1, int(used.sum(axis=2).max(initial=0))), CHOSEN)
     choices = 1 << (needed - 1).bit_length()
