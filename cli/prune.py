@@ -51,7 +51,11 @@ _SCOPES = {Scope.GLOBAL: ", one threshold over all layers", Scope.LAYER: ", ever
     "--scope", type=EnumChoice(Scope), help="One threshold over all tensors (default), or each its own."
 )
 @click.option("--block", metavar="HxW", help="Block height and width; default 32x32.")
-@click.option("--nm", metavar="N:M", help="N of M neighbouring weights stay; default 2:4.")
+@click.option(
+    "--nm",
+    metavar="[V:]N:M",
+    help="N of M neighbouring weights stay; default 2:4. V:N:M: in four of M columns, which V rows share.",
+)
 @click.option("--score", type=EnumChoice(Score), help="What a group of weights is worth; default l2.")
 @click.option(
     "--gradients",

@@ -42,6 +42,12 @@ def many_strips() -> CsrMatrix:
     return csr(np.where(rng.random((300, 700)) < 0.5, codes, 0).astype(np.float32))
 
 
+def few_in_strips() -> CsrMatrix:
+    """Returns codes, in other columns in each strip of 32 rows."""
+    rng = np.random.default_rng(0)
+    return csr(np.where(rng.random((300, 700)) < 0.03, rng.integers(1, 8, (300, 700)), 0).astype(np.float32))
+
+
 RIGHT = {
     "spmm": PlantedBugs(
         family("csr_spmm"),
@@ -184,5 +190,29 @@ RIGHT = {
             "one part": ("i < kParts; ++i", "i < 1; ++i"),
         },
         many_strips,
+    ),
+    "quantized_spmm with chosen columns": PlantedBugs(
+        family("quantized_sparse_mma_spmm"),
+        Kind(
+            QuantizedSpmmProblem,
+            (("n", 9),),
+            (
+                ("dtype", DType.FLOAT16),
+                ("layout", Layout.COLUMN),
+                ("epilogue", Epilogue.NONE),
+                ("value_type", ValueType.INT8),
+                ("scale_group", ScaleGroup.ROW),
+            ),
+        ),
+        {"warps": 4, "parts": 2, "stages": 3, "of_columns": 8},
+        {
+            "no wait for activations": ("k, n);\n  __syncthreads();", "k, n);"),
+            "the first step's columns": ("list >> (step + i) * 8 & 0xff", "list & 0xff"),
+            "columns in order": ("(e + vector * 2) % 8", "e"),
+            "another layer's columns": ("31 - __clz(layers)", "0"),
+            "one tile of tokens": ("fours + j * activations.tile_bytes", "fours"),
+            "the strip before": ("metadata += next_strip * kMetadataBytes", "metadata += 0"),
+        },
+        few_in_strips,
     ),
 }

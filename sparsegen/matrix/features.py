@@ -28,6 +28,7 @@ class Features:
             rows share none, where no family would use it, and of what a database holds: it is not stored.
         two_four: no four columns of a row hold more than two nonzeros; False where no family would use it, and of what
             a database holds.
+        chosen_of: M of V:N:M sparsity: each block of rows needs four of every M columns; 0 likewise.
     """
 
     m: int
@@ -39,6 +40,7 @@ class Features:
     block_fill: float
     shared_fill: float = field(default=0.0, compare=False)
     two_four: bool = field(default=False, compare=False)
+    chosen_of: int = field(default=0, compare=False)
 
     @property
     def density(self) -> float:

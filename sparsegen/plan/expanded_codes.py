@@ -61,7 +61,7 @@ class ExpandedCodes(OwnLaunch):
             if isinstance(config, QuantizedStreamConfig):
                 kind, file, launch, arguments = _of_streams(problem, config, packed, executor)
             elif isinstance(config, QuantizedSparseMmaConfig):
-                kind, file, launch, arguments = _of_units(problem, packed)
+                kind, file, launch, arguments = _of_units(problem, config, packed)
             else:
                 raise OperandError(f"{config.family_name} packs codes in a way that is not known here")
             self.entry, self.launch = f"expand_{kind}_{problem.dtype}", launch
@@ -127,14 +127,15 @@ def _shift_of(problem: QuantizedSpmmProblem) -> int:
 
 
 def _of_units(
-    problem: QuantizedSpmmProblem, packed: Packed[Buffer]
+    problem: QuantizedSpmmProblem, config: QuantizedSparseMmaConfig, packed: Packed[Buffer]
 ) -> tuple[str, str, Launch, list[Buffer | int]]:
     """The same for what `quantized_sparse_mma_spmm` packed, which has no zero points."""
-    strips, across = ceil_div(problem.m, STRIP), units_across(problem.k)
+    strips, across = ceil_div(problem.m, STRIP), units_across(problem.k, config.of_columns)
     order = int(is_paired(problem.value_type, problem.dtype))
     sizes = (
         problem.m,
         problem.k,
+        config.of_columns,
         strips,
         across,
         packed.sizes["layers"],

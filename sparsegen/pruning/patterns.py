@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparsegen.matrix.chosen_columns import CHOSEN
 from sparsegen.pruning.groups import Groups, largest_per_row
 from sparsegen.pruning.score import Score
 from sparsegen.system.integers import ceil_div
@@ -63,10 +64,16 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class NM:
-    """N of every M weights, counted from the start of the row; ``n`` from 1 to ``m`` - 1."""
+    """N of every M weights, counted from the start of the row; ``n`` from 1 to ``m`` - 1.
+
+    Attributes:
+        rows: rows of a block, whose weights lie in four of every M columns, those with the most energy (V:N:M); 1
+            without blocks.
+    """
 
     n: int
     m: int
+    rows: int = 1
 
     rule = "given by N and M; the rest of a row that M does not divide keeps up to N"
 
@@ -75,16 +82,28 @@ class NM:
         return (self.m - self.n) / self.m  # rounded once: 7:10 prunes the very number 0.3
 
     def describe(self) -> str:
-        return f"nm {self.n}:{self.m}"
+        return f"nm {f'{self.rows}:' * (self.rows > 1)}{self.n}:{self.m}"
 
     def mask(self, magnitudes: Array) -> Array:
         rows, k = magnitudes.shape
+        if self.rows > 1:
+            magnitudes = np.where(self._columns(magnitudes), magnitudes, -1)
         whole = k - k % self.m
         mask = np.empty((rows, k), np.bool_)
         groups = magnitudes[:, :whole].reshape(rows * (whole // self.m), self.m)
         mask[:, :whole] = largest_per_row(groups, self.n).reshape(rows, whole)
         mask[:, whole:] = largest_per_row(magnitudes[:, whole:], self.n)
         return mask
+
+    def _columns(self, magnitudes: Array) -> Array:
+        """Booleans like the magnitudes: true in the columns that a block of rows has weights in."""
+        rows, k = magnitudes.shape
+        energy = np.zeros((ceil_div(rows, self.rows), ceil_div(k, self.m) * self.m))
+        for block in range(energy.shape[0]):
+            part = magnitudes[block * self.rows : (block + 1) * self.rows]
+            energy[block, :k] = np.square(part, dtype=np.float64).sum(axis=0)
+        chosen = largest_per_row(energy.reshape(-1, self.m), CHOSEN).reshape(energy.shape)
+        return np.repeat(chosen[:, :k], self.rows, axis=0)[:rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def prune(
     sparsity: float | None = None,
     scope: Scope | str | None = None,
     block: tuple[int, int] | None = None,
-    nm: tuple[int, int] | None = None,
+    nm: tuple[int, ...] | None = None,
     score: Score | str | None = None,
     gradients: object = None,
     tensors: Sequence[str] = (),
@@ -87,7 +87,7 @@ def prune(
         sparsity: share of weights that become zero, from 0 to below 1; not needed for ``"nm"``.
         scope: ``"global"`` (the default): one threshold over all tensors, or ``"layer"``: each has this sparsity.
         block: height and width of blocks; default 32 × 32.
-        nm: N and M; default 2:4.
+        nm: N and M; default 2:4. V, N and M: in four of M columns that V rows have in common.
         score: what a group of weights is worth: ``"l2"`` (the default), ``"sum"`` or ``"max"`` of the magnitudes, or
             ``"taylor"``: the l2 norm of weight times gradient.
         gradients: for ``"taylor"``: of a loss by the weights, like ``weights``; of tensors that stay none is needed.
@@ -192,7 +192,7 @@ def compare_file(
     *,
     scope: Scope | str | None = None,
     block: tuple[int, int] | None = None,
-    nm: tuple[int, int] | None = None,
+    nm: tuple[int, ...] | None = None,
     tensors: Sequence[str] = (),
     exclude: Sequence[str] = (),
     memory_limit: int | None = None,

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from sparsegen import arguments
 from sparsegen.errors import PruningError
+from sparsegen.matrix.chosen_columns import CHOSEN
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.patterns import NM, Block, BlockedUniform, Uniform, Unstructured
 from sparsegen.pruning.score import Score
@@ -57,7 +58,7 @@ class PruneRequest:
         *,
         scope: Scope | str | None = None,
         block: tuple[int, int] | None = None,
-        nm: tuple[int, int] | None = None,
+        nm: tuple[int, ...] | None = None,
         score: Score | str | None = None,
     ) -> PruneRequest:
         """A request from words and numbers.
@@ -66,7 +67,8 @@ class PruneRequest:
             sparsity: needed for all patterns but N:M, which has its own, 1 - N / M.
             scope: default global, for the patterns that have one.
             block: height and width for the block patterns; default 32 × 32.
-            nm: N and M for the N:M pattern; default 2:4.
+            nm: N and M for the N:M pattern; default 2:4. Three numbers are V, N and M: N of M, in four columns of M
+                that V rows have in common.
             score: default l2; sum and max for the patterns whose groups have several weights, and taylor for all.
 
         Raises:
@@ -78,7 +80,7 @@ class PruneRequest:
         by = Score.L2 if score is None else _word(Score, score, "score")
         sparsity = None if sparsity is None else arguments.number(sparsity, "sparsity", PruningError)
         block = None if block is None else arguments.pair(block, "block", PruningError)
-        nm = None if nm is None else arguments.pair(nm, "nm", PruningError)
+        nm = None if nm is None else _numbers(nm)
         if block is not None and name not in BLOCK_PATTERNS:
             raise PruningError(f"{name} has no blocks; leave out block, or use {' or '.join(BLOCK_PATTERNS)}")
         if by in (Score.SUM, Score.MAX) and name in SINGLE_PATTERNS:
@@ -93,7 +95,7 @@ class PruneRequest:
         if name is PatternName.NM:
             if scope is not None:
                 raise PruningError("nm prunes every group alike and has no scope; leave it out")
-            n_of_m = _n_of_m(*(nm or N_OF_M))
+            n_of_m = _n_of_m(nm or N_OF_M)
             if sparsity is not None and sparsity != n_of_m.sparsity:
                 raise PruningError(
                     f"{n_of_m.n}:{n_of_m.m} prunes {n_of_m.sparsity:.4g} of the weights and cannot prune "
@@ -115,13 +117,15 @@ def parse_block(text: str) -> tuple[int, int]:
     return _pair(text, "x", "block", "32x32")
 
 
-def parse_nm(text: str) -> tuple[int, int]:
-    """``"2:4"`` to N and M.
+def parse_nm(text: str) -> tuple[int, ...]:
+    """``"2:4"`` to N and M, ``"64:2:8"`` to V, N and M.
 
     Raises:
-        PruningError: it is not two numbers with a colon between.
+        PruningError: it is not two or three numbers with colons between.
     """
-    return _pair(text, ":", "nm", "2:4")
+    if re.fullmatch(r"\d{1,9}(:\d{1,9}){1,2}", text) is None:
+        raise PruningError(f"nm = {text!r} is not of the form 2:4 or 64:2:8")
+    return tuple(map(int, text.split(":")))
 
 
 def _pair(text: str, separator: str, name: str, example: str) -> tuple[int, int]:
@@ -135,10 +139,22 @@ def _word(kind: type[E], value: E | str, name: str) -> E:
     return arguments.word(kind, value, name, PruningError)
 
 
-def _n_of_m(n: int, m: int) -> NM:
+def _numbers(nm: tuple[int, ...]) -> tuple[int, ...]:
+    if isinstance(nm, tuple | list) and len(nm) == 3:
+        first = arguments.whole(nm[0], "nm[0]", PruningError, least=1)
+        return first, *arguments.pair(nm[1:], "nm", PruningError)
+    return arguments.pair(nm, "nm", PruningError)
+
+
+def _n_of_m(nm: tuple[int, ...]) -> NM:
+    *blocks, n, m = nm
     if not 1 <= n < m:
         raise PruningError(f"nm = {n}:{m} must keep at least 1 and less than all of the {m} weights")
-    return NM(n, m)
+    if blocks and not (n < CHOSEN < m):
+        raise PruningError(
+            f"nm = {blocks[0]}:{n}:{m} keeps weights in {CHOSEN} of M columns: M must be more, N less than {CHOSEN}"
+        )
+    return NM(n, m, *blocks)
 
 
 def _ranked(name: PatternName, block: tuple[int, int], score: Score) -> Pattern:

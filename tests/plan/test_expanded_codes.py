@@ -83,9 +83,11 @@ def test_weights_of_two_in_four_columns(executor: Executor, rounding: Quantizati
     some = np.random.default_rng(0).standard_normal((70, 300)).astype(np.float32)
     for matrix in (csr(some * (np.arange(300) % 4 < 2)), csr(some), matrices()["odd_shape"]):
         family = quantized_sparse_mma_spmm.FAMILY
-        require_equal_bits(
-            executor, family, quantized_sparse_mma_spmm.QuantizedSparseMmaConfig(), rounding, dtype, matrix
-        )
+        for of in (4, 8, 16):
+            if rounding.group.size(matrix.shape[1]) < 8 * of:
+                continue
+            config = quantized_sparse_mma_spmm.QuantizedSparseMmaConfig(of_columns=of)
+            require_equal_bits(executor, family, config, rounding, dtype, matrix)
 
 
 def require_equal_bits(

@@ -61,6 +61,23 @@ def test_the_reference_keeps_the_same(pattern: str, sparsity: float, scope: str,
     )
 
 
+@pytest.mark.parametrize("nm", [(64, 2, 8), (3, 1, 16), (32, 3, 5)])
+def test_blocks_of_rows_choose_columns_of_most_energy(nm: tuple[int, int, int]) -> None:
+    weights = np.random.default_rng(0).standard_normal((100, 67)).astype(np.float32)
+    found = sparsegen.prune(weights, pattern="nm", nm=nm)
+    rows, n, m = nm
+    expected = np.zeros_like(weights)
+    for first in range(0, 100, rows):
+        for left in range(0, 67, m):
+            part = weights[first : first + rows, left : left + m]
+            columns = np.sort(np.argsort(-np.square(part.astype(np.float64)).sum(axis=0), kind="stable")[:4])
+            for row in range(len(part)):
+                kept = columns[np.argsort(-np.abs(part[row, columns]), kind="stable")[:n]]
+                expected[first + row, left + kept] = part[row, kept]
+    np.testing.assert_array_equal(found.weights, expected)
+    assert f"nm {rows}:{n}:{m}" in found.report.summary
+
+
 @pytest.mark.parametrize("kind", SETS)
 @pytest.mark.parametrize("nm", [(2, 4), (1, 4), (3, 10)])
 def test_n_of_m_is_the_reference(nm: tuple[int, int], kind: str) -> None:
@@ -184,6 +201,8 @@ def test_what_cannot_be_ranked_is_refused_with_its_place(bad: float) -> None:
         ({"pattern": "nm", "scope": "layer"}, "no scope"),
         ({"pattern": "nm", "nm": (4, 4)}, "less than all"),
         ({"pattern": "nm", "nm": (0, 4)}, "at least 1"),
+        ({"pattern": "nm", "nm": (64, 2, 4)}, "in 4 of M columns: M must be more"),
+        ({"pattern": "nm", "nm": (0, 2, 8)}, r"nm\[0\]"),
         ({"pattern": "nm", "sparsity": 0.9}, r"2:4 prunes 0\.5 .* cannot prune 0\.9"),
         ({"sparsity": 0.5, "tensors": ["none*"]}, "matches none of a, b"),
         ({"sparsity": 0.5, "exclude": ["none*"]}, "matches none of a, b"),

@@ -6,7 +6,8 @@
 #include "code_number.cuh"
 #include "row_parts.cuh"
 
-constexpr int kUnitRows = 32, kUnitColumns = 128, kVectorBytes = 32 * 16;
+constexpr int kUnitRows = 32, kFours = 32, kVectorBytes = 32 * 16;
+constexpr int kListWords = 32;  // of a unit whose columns are chosen, behind its metadata
 
 // Where a code is in a unit, in bits.
 template <class Code>
@@ -18,9 +19,16 @@ __device__ __forceinline__ int code_place(int row, int four, int place, int is_p
   return (((tile * 2 + step / 2) * 32 + lane) * 16 + byte) * 8;
 }
 
-// A warp for the layers of a unit; a lane writes 8 neighbouring columns of a row at a time. scales are [groups, m].
+// The column of a four's place among its `of`, of which a list says where a kernel has it: eight neighbours are turned there.
+__device__ __forceinline__ int chosen_column(const unsigned* list, int four, int place, int first_eight) {
+  const int at = static_cast<int>(list[four % 8 * 4 + place] >> four / 8 * 8 & 0xff);
+  return at / 8 * 8 + ((at - 2 * (first_eight + at / 8)) & 7);
+}
+
+// A warp for the layers of a unit; a lane writes 8 neighbouring columns of a row at a time. scales are [groups, m]. Fours are those
+// of 4 columns, or chosen from 8 or 16.
 template <class Code, class Element>
-__device__ __forceinline__ void expand(int m, int k, int strips, int across, int layers, int is_paired, int group_columns,
+__device__ __forceinline__ void expand(int m, int k, int of, int strips, int across, int layers, int is_paired, int group_columns,
                                        const unsigned* __restrict__ codes, const unsigned* __restrict__ metadata,
                                        const float* __restrict__ scales,
                                        unsigned short* __restrict__ full) {
@@ -28,25 +36,29 @@ __device__ __forceinline__ void expand(int m, int k, int strips, int across, int
   const int number = warp_number(), lane = threadIdx.x % 32;
   if (number >= strips * across) return;
   const unsigned* const own = codes + static_cast<long long>(number) * layers * kUnitWords;
-  const unsigned* const own_metadata = metadata + static_cast<long long>(number) * layers * kVectorWords;
-  for (int i = 0; i < 16; ++i) {
-    const int inside = i / 4 * 8 + lane / 4, row = number / across * kUnitRows + inside;
-    const int first = i % 4 * 32 + lane % 4 * 8, column = number % across * kUnitColumns + first;
+  const int metadata_words = kVectorWords + (of == 4 ? 0 : kListWords);
+  const unsigned* const own_metadata = metadata + static_cast<long long>(number) * layers * metadata_words;
+  for (int i = 0; i < 4 * of; ++i) {
+    const int inside = i / of * 8 + lane / 4, row = number / across * kUnitRows + inside;
+    const int first = i % of * 32 + lane % 4 * 8, column = number % across * (kFours * of) + first;
     if (row >= m || column >= k) continue;
     const float scale = scales[static_cast<long long>(column / group_columns) * m + row];
     float weights[8] = {};
     for (int layer = 0; layer < layers; ++layer) {
       const unsigned* const words = own + layer * kUnitWords;
-      #pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        const int four = first / 4 + part, owner = inside % 8 * 4 + inside / 16 * 2 + four / 4 % 2;
-        const unsigned places = own_metadata[layer * kVectorWords + owner * 4 + four / 8] >> (inside / 8 % 2 * 16 + four % 4 * 4);
+      const unsigned* const places_of = own_metadata + layer * metadata_words;
+      for (int part = 0; part < (of == 4 ? 2 : 1); ++part) {
+        const int four = first / of + part, owner = inside % 8 * 4 + inside / 16 * 2 + four / 4 % 2;
+        const unsigned places = places_of[owner * 4 + four / 8] >> (inside / 8 % 2 * 16 + four % 4 * 4);
         #pragma unroll
         for (int place = 0; place < 2; ++place) {
           const int at = code_place<Code>(inside, four, place, is_paired);
           const float weight = Code::number(words[at / 32] >> at % 32 & ((1u << Code::kBits) - 1)) * scale;
+          const int inside_four = static_cast<int>(places >> 2 * place & 3);
+          const int to = of == 4 ? part * 4 + inside_four
+                                 : chosen_column(places_of + kVectorWords, four, inside_four, column / of * of / 8) - column % of;
           #pragma unroll
-          for (int e = 0; e < 4; ++e) weights[part * 4 + e] += (places >> 2 * place & 3) == e ? weight : 0.0f;
+          for (int e = 0; e < 8; ++e) weights[e] += to == e ? weight : 0.0f;
         }
       }
     }
@@ -65,11 +77,11 @@ __device__ __forceinline__ void expand(int m, int k, int strips, int across, int
   }
 }
 
-#define SPARSEGEN_TWO_FOUR_WEIGHTS(name, Code, Element)                                                                   \
-  extern "C" __global__ void name(int m, int k, int strips, int across, int layers, int is_paired, int group_columns,    \
-                                  const unsigned* codes, const unsigned* metadata, const float* scales,                  \
-                                  unsigned short* full) {                                                                \
-    expand<Code, Element>(m, k, strips, across, layers, is_paired, group_columns, codes, metadata, scales, full);        \
+#define SPARSEGEN_TWO_FOUR_WEIGHTS(name, Code, Element)                                                                      \
+  extern "C" __global__ void name(int m, int k, int of, int strips, int across, int layers, int is_paired, int group_columns, \
+                                  const unsigned* codes, const unsigned* metadata, const float* scales,                     \
+                                  unsigned short* full) {                                                                   \
+    expand<Code, Element>(m, k, of, strips, across, layers, is_paired, group_columns, codes, metadata, scales, full);       \
   }
 
 SPARSEGEN_TWO_FOUR_WEIGHTS(expand_int4_float16, Int4, Float16)

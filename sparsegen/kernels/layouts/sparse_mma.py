@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
@@ -18,6 +19,7 @@ from sparsegen.kernels.layouts.limits import (
     shared_memory_fits,
 )
 from sparsegen.kernels.layouts.two_four import LANES, STRIP, UNIT_COLUMNS, VECTOR, code_vectors, units_across
+from sparsegen.matrix.chosen_columns import CHOSEN
 from sparsegen.matrix.features import Features
 from sparsegen.operators import SpmmProblem
 from sparsegen.system.integers import ceil_div
@@ -26,6 +28,8 @@ if TYPE_CHECKING:  # a look-up of spmm imports no other operator
     from sparsegen.operators import QuantizedSpmmProblem
 
 PITCH, GAP = STRIP + 4, 16  # floats from a token's sums to the next one's; bytes behind a token's activations
+LIST_BYTES = 128  # that say which columns of a unit are chosen
+STEPS = 4  # of a unit
 FEW_TILES = 2  # of 8 columns of C, up to which sums of two strips are kept
 WORTH_PARTS = 0.8  # blocks that share rows must use the device so much better than one for all columns
 # Fitted to an H200 (docs/notes/decode.md): of a multiprocessor for a unit with 8 columns of C, and for each 8 more.
@@ -39,6 +43,9 @@ class SparseMmaConfig(Config):
     """Tunables that the families share."""
 
     warps: int = tunable(8, (4, 8, 16), "warps of a block, which share the columns of its rows")
+    of_columns: int = tunable(
+        4, (4, 8, 16), "columns of which four are chosen for each 32 rows; 4: none are", packs=True
+    )
     parts: int = tunable(
         1, PARTS, "blocks that share rows, each with its own columns, whose activations it keeps", packs=True
     )
@@ -83,6 +90,11 @@ class SparseMma(Family[P, C]):
         c = config
         yield from self.scope(problem)
         yield capable(device, self.first_capability(problem))
+        scales = self._scales(problem, c)
+        yield Constraint(
+            scales <= STEPS,
+            f"groups of columns ({self.group_columns(problem)}) end with steps, which have {8 * c.of_columns}",
+        )
         sums = 8 * column_tiles(problem) * (2 if self.group_columns(problem) else 1)
         needed = 64 + sums + 2 * self.value_bits(problem)
         yield enough_registers(needed, LANES * c.warps * c.resident_blocks, at_a_time=8)
@@ -91,21 +103,34 @@ class SparseMma(Family[P, C]):
         yield resident_blocks_fit(c.resident_blocks, shared, device)
 
     def requirements(self, problem: P, features: Features, config: C) -> Iterator[Constraint]:
+        if config.of_columns == CHOSEN:
+            yield Constraint(
+                features.two_four,
+                "no four columns of a row hold more than two nonzeros, and they hold one on average",
+            )
+            return
         yield Constraint(
-            features.two_four,
-            "no four columns of a row hold more than two nonzeros, and they hold one on average",
+            features.chosen_of == config.of_columns,
+            f"four of every {config.of_columns} columns are enough for each 32 rows, no row has more than two "
+            "nonzeros in them, and rows have one on average",
         )
 
     def _shared_bytes(self, problem: P, config: C) -> int:
         c, tiles = config, column_tiles(problem)
-        activations = problem.n * (ceil_div(units_across(problem.k), c.parts) * UNIT_COLUMNS * 2 + GAP)
-        group = self.group_columns(problem)
-        scales = UNIT_COLUMNS // group * STRIP * 2 if group else 0
+        columns = ceil_div(units_across(problem.k, c.of_columns), c.parts) * _unit_columns(c)
+        activations = 16 * tiles * columns if c.of_columns > CHOSEN else problem.n * (columns * 2 + GAP)
+        scales = self._scales(problem, c) * STRIP * 2
         sums = (2 if tiles <= FEW_TILES else 1) * 8 * tiles * PITCH * 4
-        return activations + c.warps * (c.stages * (self._unit_bytes(problem) + scales) + sums)
+        return activations + c.warps * (c.stages * (self._unit_bytes(problem, c) + scales) + sums)
 
-    def _unit_bytes(self, problem: P) -> int:
-        return (code_vectors(self.value_bits(problem)) + 1) * LANES * VECTOR
+    def _unit_bytes(self, problem: P, config: C) -> int:
+        lists = LIST_BYTES if config.of_columns > CHOSEN else 0
+        return (code_vectors(self.value_bits(problem)) + 1) * LANES * VECTOR + lists
+
+    def _scales(self, problem: P, config: C) -> int:
+        """Scales of a row in a unit."""
+        group = self.group_columns(problem)
+        return _unit_columns(config) // group if group else 0
 
     def constants(self, problem: P, config: C) -> Mapping[str, Value]:
         return {
@@ -135,19 +160,24 @@ class SparseMma(Family[P, C]):
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
         rates, strips = device.expected_rates, ceil_div(problem.m, STRIP)
-        moved = units_across(problem.k) * strips * self._unit_bytes(problem)
+        across = units_across(problem.k, config.of_columns)
+        moved = across * strips * self._unit_bytes(problem, config)
         blocks = max(1, _blocks_over_rows(problem, config, device))
-        of_block = ceil_div(strips, blocks) * units_across(problem.k) / config.parts
+        of_block = ceil_div(strips, blocks) * across / config.parts
         cycles = UNIT_CYCLES + TILE_CYCLES * (column_tiles(problem) - 1)
         busy = of_block * cycles * config.resident_blocks / rates.clock_mhz
         return rates.launch_us + START_US + max(busy, moved / rates.copy_bytes_per_us)
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
-        """Blocks with all columns where their activations fit, or that share rows where this uses the device better."""
+        """Chosen columns where a matrix has such and they fit; blocks with all columns where their activations fit, or
+        that share rows where this uses the device better.
+        """
         found, used = self.config_type(), 0.0
         strips = max(1, ceil_div(problem.m, STRIP))
-        for parts in PARTS:
-            config = self._fitting(problem, parts, device)
+        for of_columns, parts in product((features.chosen_of or CHOSEN, CHOSEN), PARTS):
+            if used and of_columns != found.of_columns:
+                break
+            config = self._fitting(problem, parts, of_columns, device)
             if config is None:
                 continue
             rounds = ceil_div(strips, max(1, _blocks_over_rows(problem, config, device)))
@@ -156,10 +186,10 @@ class SparseMma(Family[P, C]):
                 found, used = config, share
         return found
 
-    def _fitting(self, problem: P, parts: int, device: Device) -> C | None:
-        """Returns the first valid config with ``parts``; None if there is none."""
+    def _fitting(self, problem: P, parts: int, of_columns: int, device: Device) -> C | None:
+        """Returns the first valid config with these; None if there is none."""
         tried = ((8, 4), (4, 8), (8, 3), (4, 4), (4, 3))
-        base = replace(self.config_type(), parts=parts)
+        base = replace(self.config_type(), parts=parts, of_columns=of_columns)
         some = (replace(base, warps=warps, stages=stages) for warps, stages in tried)
         return next((config for config in some if self.is_valid(problem, config, device)), None)
 
@@ -170,6 +200,11 @@ def _blocks_over_rows(
     """Blocks that deal the strips of rows among them: as many as are resident."""
     resident = device.multiprocessors * config.resident_blocks
     return min(ceil_div(problem.m, STRIP), max(1, resident // config.parts))
+
+
+def _unit_columns(config: SparseMmaConfig) -> int:
+    """Columns of the matrix that a unit stands for."""
+    return UNIT_COLUMNS // CHOSEN * config.of_columns
 
 
 def column_tiles(problem: SpmmProblem | QuantizedSpmmProblem) -> int:

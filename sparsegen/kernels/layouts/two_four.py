@@ -11,6 +11,10 @@ vectors of 16 bytes for each of a warp's 32 lanes:
 
 Any matrix is the sum of two such ones, its *layers*: where some four columns hold more than two nonzeros, a strip has
 two units for each 128 columns, one behind the other. A code of zero fills fours with fewer.
+
+Where four of every 8 or 16 columns are *chosen* for each strip (V:N:M, `pack_chosen`), a unit has the chosen ones of
+256 or 512 columns, and a list says which these are: a word for each lane, for each step a byte. Any matrix is the sum
+of such ones too, where a strip needs more columns with more choices.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from sparsegen.kernels.packed import Memory
+from sparsegen.matrix.chosen_columns import CHOSEN, used_columns
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.two_four import is_two_four
 from sparsegen.operators import DType, ValueType
@@ -42,9 +47,9 @@ def code_vectors(bits: int) -> int:
     return 64 * bits // 8 // VECTOR
 
 
-def units_across(k: int) -> int:
-    """Units that k columns take in one layer, at least 1."""
-    return max(1, ceil_div(k, UNIT_COLUMNS))
+def units_across(k: int, of: int = CHOSEN) -> int:
+    """Units that k columns take in one layer, at least 1; two of every four are stored, or of four chosen ones."""
+    return max(1, ceil_div(k, UNIT_COLUMNS // CHOSEN * of))
 
 
 def is_paired(kind: ValueType, dtype: DType) -> bool:
@@ -67,16 +72,19 @@ class Units(Generic[M]):
     layers: int
 
 
-def pack(matrix: CsrMatrix, codes: Array, zero: int, *, bits: int, paired: bool) -> Units[Array]:
+def pack(
+    matrix: CsrMatrix, codes: Array, zero: int, *, bits: int, paired: bool, layers: int | None = None
+) -> Units[Array]:
     """Lay out a matrix.
 
     Args:
+        layers: by default as few as it takes.
         codes: of each nonzero, in CSR order; uint8 for 4 or 8 bits, any type for 16.
         zero: the code of zero.
         bits: of a code.
         paired: the two codes of a four lie together; else those of rows g and g + 8 do (8 bits).
     """
-    layers, across = 1 if is_two_four(matrix) else 2, units_across(matrix.shape[1])
+    layers, across = layers or (1 if is_two_four(matrix) else 2), units_across(matrix.shape[1])
     strips = ceil_div(matrix.shape[0], STRIP)
     in_unit = STRIP * UNIT_COLUMNS // 2 // (2 if bits == 4 else 1)  # two codes of 4 bits in a byte
     found = np.empty((strips, across * layers, in_unit), dtype=codes.dtype)
@@ -94,6 +102,59 @@ def pack(matrix: CsrMatrix, codes: Array, zero: int, *, bits: int, paired: bool)
         for _ in pool.map(lay_out, range(0, strips, at_once)):
             pass
     return Units(found, metadata, layers)
+
+
+def pack_chosen(
+    matrix: CsrMatrix, codes: Array, zero: int, of: int, *, bits: int, paired: bool
+) -> Units[Array]:
+    """Lay out a matrix with four chosen of ``of`` columns; see `pack`.
+
+    Choices are layers too, whose number is a power of two. Metadata are uint8 [strips, units of a strip, bytes]: a
+    unit's list follows them.
+    """
+    m, k = matrix.shape
+    groups, across = ceil_div(k, of), units_across(k, of)
+    used = used_columns(matrix, of, m)
+    rank = np.cumsum(used, axis=2) - 1
+    needed = ceil_div(max(1, int(used.sum(axis=2).max(initial=0))), CHOSEN)
+    choices = 1 << (needed - 1).bit_length()
+    row = np.repeat(np.arange(m, dtype=np.int64), np.diff(matrix.row_offsets))
+    column = matrix.column_indices.astype(np.int64)
+    own = rank[row // STRIP, column // of, column % of]
+    parts = []
+    for choice in range(choices):
+        taken = own // CHOSEN == choice
+        offsets = np.r_[0, np.cumsum(taken)][matrix.row_offsets]
+        places = (column // of * CHOSEN + own % CHOSEN)[taken].astype(matrix.column_indices.dtype)
+        numbers = np.ones(places.size, dtype=np.float32)
+        parts.append((CsrMatrix((m, groups * CHOSEN), offsets, places, numbers), codes[taken]))
+    layers = 1 if all(is_two_four(part) for part, _ in parts) else 2
+    count, strips = across * choices * layers, ceil_div(m, STRIP)
+    packed = [pack(part, own, zero, bits=bits, paired=paired, layers=layers) for part, own in parts]
+
+    def together(arrays: list[Array]) -> Array:
+        by_unit = [array.reshape(strips, across, layers, *array.shape[2:]) for array in arrays]
+        return np.stack(by_unit, axis=2).reshape(strips, count, *arrays[0].shape[2:])
+
+    order = np.argsort(~used, axis=2, kind="stable")  # those that are used, then others
+    order = np.pad(order, ((0, 0), (0, across * UNIT_COLUMNS // CHOSEN - groups), (0, 0)))
+    at = np.minimum(np.arange(choices * CHOSEN), of - 1)  # of a choice that no strip needs, any
+    lists = _places_of(order[:, :, at], of).reshape(strips, across, 4, LANES // CHOSEN, choices, CHOSEN)
+    lists = lists.transpose(0, 1, 4, 3, 5, 2).reshape(strips, across, choices, 1, LANES, 4)
+    lists = np.broadcast_to(lists, (*lists.shape[:3], layers, LANES, 4))
+    metadata = together([units.metadata for units in packed]).reshape(strips, count, LANES * VECTOR)
+    metadata = np.concatenate((metadata, lists.reshape(strips, count, LANES * 4)), axis=2)
+    return Units(together([units.codes for units in packed]), metadata, choices * layers)
+
+
+def _places_of(inside: Array, of: int) -> Array:
+    """Places at which a kernel has columns of groups in shared memory: those of eight neighbours are turned by twice
+    their number, so that a column of four neighbouring eights lies in as many banks.
+    """
+    column = np.arange(inside.shape[1])[:, None] * of + inside
+    eight = column // 8
+    found: Array = (eight * 8 + (column + 2 * eight) % 8 - column // of * of).astype(np.uint8)
+    return found
 
 
 def pack_there(

@@ -10,8 +10,9 @@ from sparsegen.kernels.base import Constraint
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.layouts.limits import TENSOR_CORES
 from sparsegen.kernels.layouts.sparse_mma import SparseMma, SparseMmaConfig
-from sparsegen.kernels.layouts.two_four import is_paired, pack, pack_there
+from sparsegen.kernels.layouts.two_four import is_paired, pack, pack_chosen, pack_there
 from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.matrix.chosen_columns import CHOSEN
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, QuantizedSpmmProblem, ScaleGroup, Symmetry, ValueType
 from sparsegen.system.device_memory import Buffer, PlainDevice
@@ -66,7 +67,12 @@ class QuantizedSparseMmaSpmm(SparseMma[QuantizedSpmmProblem, QuantizedSparseMmaC
     def pack(
         self, problem: QuantizedSpmmProblem, config: QuantizedSparseMmaConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        units = pack(matrix, *_codes(problem, matrix), **_order(problem))
+        codes, of = _codes(problem, matrix), config.of_columns
+        units = (
+            pack(matrix, *codes, **_order(problem))
+            if of == CHOSEN
+            else pack_chosen(matrix, *codes, of, **_order(problem))
+        )
         return Packed(
             arrays={"codes": empty_as_one(units.codes), "metadata": empty_as_one(units.metadata)},
             sizes={"layers": units.layers},
@@ -80,7 +86,9 @@ class QuantizedSparseMmaSpmm(SparseMma[QuantizedSpmmProblem, QuantizedSparseMmaC
         config: QuantizedSparseMmaConfig,
         matrix: CsrMatrix,
         device: PlainDevice,
-    ) -> Packed[Buffer]:
+    ) -> Packed[Buffer] | None:
+        if config.of_columns > CHOSEN:
+            return None
         units = pack_there(device, matrix, *_codes(problem, matrix), **_order(problem))
         return Packed(
             arrays={"codes": units.codes, "metadata": units.metadata},

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparsegen.errors import OperandError
+from sparsegen.matrix.chosen_columns import chosen_of
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.two_four import LEAST_DENSITY, is_two_four
@@ -107,9 +108,10 @@ class QuantizedSpmmProblem(ProductProblem):
         return self.scale_group.number(self.k)
 
     def features(self, matrix: CsrMatrix) -> Features:
-        """Returns the matrix's features; whether it has 2:4 sparsity is found once for each pattern."""
+        """Returns the matrix's features; whether it has 2:4 or V:N:M sparsity is found once for each pattern."""
         found = Features.of(matrix)
-        return replace(found, two_four=found.density >= LEAST_DENSITY and is_two_four(matrix))
+        is_dense_enough = found.density >= LEAST_DENSITY
+        return replace(found, two_four=is_dense_enough and is_two_four(matrix), chosen_of=chosen_of(matrix))
 
     @property
     def matrix_operands(self) -> tuple[TensorSpec, ...]:

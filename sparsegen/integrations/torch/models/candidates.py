@@ -97,7 +97,7 @@ class Candidates:
         *,
         scope: Scope | str | None,
         block: tuple[int, int] | None,
-        nm: tuple[int, int] | None,
+        nm: tuple[int, ...] | None,
     ) -> PrunedCandidates:
         """Prune copies of the weights, and leave the layers that cannot be pruned or would be empty.
 

@@ -42,7 +42,7 @@ def convert(
     *,
     scope: Scope | str | None = None,
     block: tuple[int, int] | None = None,
-    nm: tuple[int, int] | None = None,
+    nm: tuple[int, ...] | None = None,
     exclude: Sequence[str] = (),
     tokens: int | None = None,
     dense: Dense | str = Dense.AUTO,
