@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from statistics import median
 from types import FunctionType
 from typing import Protocol
 
@@ -33,7 +34,7 @@ class CompileMode(StrEnum):
 
 
 ROUNDS = 11  # rounds of both arrangements in turn
-FEW = 4  # after which a race is over that the second arrangement has lost
+FEW = 4  # after which a race is over if the second arrangement is not ahead
 WARMUP = 3  # calls before one is captured: the first ones prepare, probe and check
 
 Run = Callable[[], object]
@@ -147,7 +148,7 @@ class CompiledClock:
 def _in_turn(
     runs: Sequence[Run], device: Device, called: Called, *, warmup: int = 0, before: Sequence[Arrange] = ()
 ) -> tuple[float, float]:
-    """Median microseconds of two runs in turn, as `in_turn` has them; a race that the second has lost ends early."""
+    """Median microseconds of two runs in turn; a race in which the second is not ahead ends early. See `in_turn`."""
     executor = shared_executor(device)
     with on_default_stream(executor):
         first, second = in_turn(
@@ -165,6 +166,6 @@ def _in_turn(
 
 
 def _is_lost(times: Sequence[Sequence[float]]) -> bool:
-    """True if each sample of the second took longer than all of the first."""
+    """True if the second is not ahead after some rounds: it would have to win by more than a model's noise."""
     first, second = times
-    return len(second) >= FEW and min(second) > max(first)
+    return len(second) == FEW and median(second) >= median(first)

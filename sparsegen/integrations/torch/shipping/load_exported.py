@@ -42,9 +42,9 @@ def tensor(
     archive: Any, record: str, dtype: torch.dtype, sizes: Any, strides: Any, first: int, device: str
 ) -> Any:
     """A tensor whose storage is a record of the archive."""
-    made, count = torch.empty(0, dtype=dtype), archive.get_record_size(record) // dtype.itemsize
-    if count:  # what the reader gives has no dispatch keys of its own
-        made.set_(archive.get_storage_from_record(record, count, dtype).untyped_storage())
+    made, data = torch.empty(0, dtype=dtype), bytearray(archive.get_record(record))
+    if data:
+        made.set_(torch.frombuffer(data, dtype=torch.uint8).untyped_storage())
     return made.as_strided(sizes, strides, first).to(device)
 
 

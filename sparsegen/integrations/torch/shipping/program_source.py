@@ -87,9 +87,11 @@ def _tensors(exported: ExportedProgram, archive: Path) -> list[str] | None:
         value, record = state.get(str(spec.target)), records.get(str(spec.target))
         if not isinstance(value, Tensor) or record is None:
             return None
-        layout = tuple(value.shape), value.stride(), value.storage_offset()
+        if len(reader.get_record(record)) != value.untyped_storage().nbytes():
+            return None  # it is a part of the storage
+        layout = tuple(value.shape), value.stride(), int(value.storage_offset())
         if not torch.equal(tensor(reader, record, value.dtype, *layout, str(value.device)), value):
-            return None  # the record is not its whole storage
+            return None
         found.append(repr((record, value.dtype, *layout, str(value.device))))
     return found
 
