@@ -353,7 +353,8 @@ class WalkedTiles(CopiedTiles[P, W]):
             shared = replace(few, tile_n=128, cluster=1, shared=True)
             # Single tiles of 128 columns may need a second round for some, where wide ones need one.
             wide = (self.config_type(),) if (few.tile_n, few.cluster) == (128, 1) else ()
-            return self.fastest_valid(problem, features, (few, *wide, shared), device, otherwise=few)
+            some = (few, *wide, shared) if self.is_valid(problem, shared, device) else (few, *wide)
+            return self.fastest(problem, features, some, device)
         # The last of wide tiles may be half empty.
         found = self.fastest(problem, features, (found, replace(found, tile_n=128)), device)
         if self._leaves_l2(problem, found.raster, device):
