@@ -157,10 +157,12 @@ def test_dense_products_are_padded_too(sizes: tuple[int, int, int], monkeypatch:
     monkeypatch.setattr(padded_products, "is_dense_faster_padded", lambda *_: True)
     monkeypatch.setattr(padded_products, "is_faster_padded", lambda *_: False)
     multiplied: list[Any] = []
+    by_columns: list[bool] = []
 
     class Seen(PlainProduct):  # type: ignore[misc]  # of PyTorch, which may be missing
         def __call__(self, first: Any, second: Any, *rest: Any, **more: Any) -> Any:
             multiplied.append((*first.shape, *second.shape))
+            by_columns.append(not second.is_contiguous())
             return super().__call__(first, second, *rest, **more)
 
     monkeypatch.setattr(padded_products, "PlainProduct", Seen)
@@ -179,6 +181,9 @@ def test_dense_products_are_padded_too(sizes: tuple[int, int, int], monkeypatch:
             assert found.is_contiguous()
             torch.testing.assert_close(found, call(weight, "never"), rtol=2e-2, atol=5e-2)
     assert len(multiplied) == 6 and not any(side % 8 for sides in multiplied for side in sides if side != m)
+    assert by_columns == [False, True, False, False, False, True], (
+        "a copy of a transposed weight transposes nothing"
+    )
 
 
 @pytest.mark.parametrize("density", [0.01, 0.3, 1.0])

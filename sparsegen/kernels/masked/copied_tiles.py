@@ -351,8 +351,12 @@ class WalkedTiles(CopiedTiles[P, W]):
         if found.order == Order.PLACED:  # row by row: who has one of the longest has one of the shortest too
             few = replace(found, raster=1, tail=1)
             shared = replace(few, tile_n=128, cluster=1, shared=True)
-            some = (few, shared) if self.is_valid(problem, shared, device) else (few,)
+            # Single tiles of 128 columns may need a second round for some, where wide ones need one.
+            wide = (self.config_type(),) if (few.tile_n, few.cluster) == (128, 1) else ()
+            some = (few, *wide, shared) if self.is_valid(problem, shared, device) else (few, *wide)
             return self.fastest(problem, features, some, device)
+        # The last of wide tiles may be half empty.
+        found = self.fastest(problem, features, (found, replace(found, tile_n=128)), device)
         if self._leaves_l2(problem, found.raster, device):
             return replace(found, raster=8, tail=4)
         is_even = problem.density.share > EVEN_DENSITY

@@ -43,13 +43,26 @@ TILES = (
     (64, 256, 1, 4),
     (128, 256, 2, 4),
     (64, 128, 1, 4),
+    (128, 64, 1, 2),
+    (64, 128, 1, 2),
     (32, 256, 1, 4),
+    (32, 256, 1, 2),
+    (32, 128, 1, 2),
     (64, 64, 2, 2),
     (32, 64, 1, 4),
     (32, 32, 2, 2),
     (32, 32, 1, 2),
 )
-STEPS = ((128, 3, True), (64, 3, True), (128, 2, False), (64, 2, False), (128, 5, True), (64, 5, False))
+STEPS = (
+    (128, 3, True),
+    (64, 3, True),
+    (128, 2, False),
+    (64, 2, False),
+    (128, 5, True),
+    (64, 5, False),
+    (32, 3, False),
+    (256, 3, False),
+)
 PARTS = (2, 4, 8)
 AS_LONG = 1.04
 
@@ -165,6 +178,8 @@ class MaskedTiles(Family[P, C]):
             if tile_m >= 2 * max(32, side.rows) or tile_n >= 2 * max(32, side.columns):
                 continue
             for step, stages, ahead in STEPS:
+                if not 16 <= step // size <= 64:
+                    continue
                 whole = self.config_type(
                     tile_m=tile_m,
                     tile_n=tile_n,

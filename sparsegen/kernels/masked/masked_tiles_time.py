@@ -1,8 +1,9 @@
-"""Expected time of the `MaskedTiles` families: the larger of the work of a multiprocessor and the waits of its blocks.
+"""Expected time of the `MaskedTiles` families: the work of a multiprocessor and the waits of its blocks.
 
 A multiprocessor works off its blocks: copies from the L2, shared memory, products. Beside it the steps of a block
 follow one another, each behind its copies; within a step, copies are begun, fragments loaded and multiplied one after
-the other, and only other warps of the same scheduler run meanwhile.
+the other, and only other warps of the same scheduler run meanwhile. What overlaps, though never whole, takes the root
+of the sum of squares.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from sparsegen.system.integers import round_up
 PRODUCT_BYTES = 32  # bytes of the contraction in one tensor-core instruction
 TF32_PRODUCTS = 3  # products that `tensor_products_per_us` assumes for a float32 product, which is one here
 MOST_REGISTERS = 255  # of a thread
-# Fitted on an H200 and an H100 (660 times of float16, bfloat16 and TF32; of one problem's, standard deviation 20 %):
+# Fitted on an H200 and an H100 (1,000 times of float16, bfloat16 and TF32; of one problem's, standard deviation 14 %):
 # microseconds of the kernel's start and of a block's; those in which a thread begins one of its first copies, for
-# which instructions have yet to come; those until a copy has come, of which each stage on its way hides a part; those
-# in which a sampled tile looks at one block of the mask.
-START_US, BLOCK_US, FIRST_US = 0.7, 0.35, 0.006
-ARRIVAL_US, LOOK_US = 0.8, 0.32
+# which instructions have yet to come; those until a copy has come, of which stages on their way hide a part; those in
+# which a sampled tile looks at one block of the mask.
+START_US, BLOCK_US, FIRST_US = 0.7, 0.45, 0.006
+ARRIVAL_US, LOOK_US = 0.52, 0.29
 # Likewise, in a cycle of a multiprocessor: bytes that it copies from the L2, and that pass through its shared memory;
 # and cycles in which a warp begins a copy, and in which it stores a vector of the result.
-COPIED_PER_CYCLE, SHARED_PER_CYCLE = 19.0, 59.0
-BEGUN_CYCLES, STORED_CYCLES = 2.9, 18.0
+COPIED_PER_CYCLE, SHARED_PER_CYCLE = 25.0, 124.0
+BEGUN_CYCLES, STORED_CYCLES = 3.1, 18.0
 # Cycles in which a warp shifts a chunk for each of its lanes: some 30 instructions. It reads two chunks and writes one.
 SHIFTED_CYCLES, SHIFTED = 7.5, 3
 # Two meetings of a cluster, in microseconds, and bytes of other blocks' sums that its first block adds up in one.
@@ -53,7 +54,10 @@ UNEVEN = 2.2  # standard deviations by which the longest row of the mask is long
 SPILLED, SAVED = 3.0, 1.2
 # Of a row of the mask that shares a tile of a factor with others: what a step's work takes more; and microseconds in
 # which a step of each is found.
-MERGED, FOUND_US = 0.03, 0.03
+MERGED, FOUND_US = 0.021, 0.028
+# The power of the blocks in a step by which it takes longer, as they lie anywhere; and what `ahead` takes more where
+# warps skip dead blocks.
+SCATTERED, SKIPPED = 0.28, 0.1
 
 
 class Times(NamedTuple):
@@ -72,7 +76,8 @@ class Times(NamedTuple):
 
     def wave(self, blocks: int, steps: float) -> float:
         """Microseconds of blocks that a multiprocessor runs at once."""
-        return max(blocks * (steps * self.work + self.store), self.begin + steps * self.wait + self.store)
+        busy, waiting = blocks * (steps * self.work + self.store), self.begin + steps * self.wait + self.store
+        return math.hypot(busy, waiting)
 
 
 @lru_cache(maxsize=64)  # a heuristic asks for each of its configs
@@ -149,16 +154,20 @@ def tiles_us(
     if problem.dtype is DType.FLOAT32:
         rate *= TF32_PRODUCTS
     multiplied = c.tile_m * c.tile_n * c.step * of_block / rate * rates.clock_mhz
-    work = max(begun, copied, written + of_warp * read, multiplied) / rates.clock_mhz
+    work = math.hypot(begun, copied, written + of_warp * read, multiplied) / rates.clock_mhz
 
     # The same where a block waits for itself. With fewer warps than schedulers, some of these have nothing to do; with
     # no more warps, none of them has another warp to run meanwhile.
     idle = max(1, SCHEDULERS / warps)
     parts = [idle * begun, idle * multiplied, written + of_warp * read]
     alone = (max(parts) if warps > SCHEDULERS else sum(parts)) / rates.clock_mhz
-    wait = max(ARRIVAL_US / (c.stages - 1), alone)
+    wait = max(ARRIVAL_US / math.sqrt(c.stages - 1), alone)
+    longer = 1 + SKIPPED * (c.ahead and (mask_rows > 1 or (side.samples and mask_columns > 1)))
     if not side.samples:
+        longer *= max(1, c.step // side.inner_block) ** SCATTERED
         work *= 1 + MERGED * (mask_rows - 1)
+    work, wait = longer * work, longer * wait
+    if not side.samples:
         wait += FOUND_US * mask_rows
     if any(factor.vector * size < LEAST_ASYNC for factor in factors):  # by way of registers
         wait += ARRIVAL_US

@@ -20,7 +20,13 @@ from sparsegen.kernels.layouts.limits import (
     resident_blocks,
     tiles_in_grid,
 )
-from sparsegen.kernels.layouts.loads import LINE_BYTES, divided_sectors_us, indices_fit, widest_vector
+from sparsegen.kernels.layouts.loads import (
+    LINE_BYTES,
+    LOAD_BYTES,
+    divided_sectors_us,
+    indices_fit,
+    widest_vector,
+)
 from sparsegen.kernels.layouts.padding import stored_values
 from sparsegen.kernels.layouts.rows import align_rows, order_rows
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -44,6 +50,7 @@ class Costs(NamedTuple):
     Attributes:
         start_us: microseconds of the kernel's start.
         product: cost of a product; and ``line``, of each line of 128 bytes that is read for a nonzero.
+        narrow: further cost of a product that a load of B brings alone, where one could bring 16 bytes.
         idle: further cost of a product, by the share of the last blocks' multiprocessors that have none.
         row: cost to begin a row of a tile, for each subwarp that shares it; and ``sum``, to add up one of its sums.
         nonzero: cost of a nonzero of rows that follow one another on their threads.
@@ -59,6 +66,7 @@ class Costs(NamedTuple):
     start_us: float
     product: float
     line: float
+    narrow: float
     idle: float
     row: float
     sum: float
@@ -78,6 +86,7 @@ COSTS = by_dtype(  # of 16-bit elements, of float32
     start_us=(1.48, 1.37),
     product=(0.016, 0.0242),
     line=(0.32, 0.183),
+    narrow=(0.04, 0.022),
     idle=(0.0713, 0.0863),
     row=(14.3, 10.5),
     sum=(0.0995, 0.083),
@@ -322,7 +331,9 @@ class CsrSpmm(Family[SpmmProblem, CsrSpmmConfig]):
         products, rows = features.nnz * tiles * c.tile_n, problem.m * tiles * c.row_splits
         idle = idle_share(blocks, device)
         lines = features.nnz * tiles * max(1.0, c.tile_n * itemsize / LINE_BYTES)
-        cycles = products * (costs.product + idle * costs.idle) + lines * costs.line + rows * costs.row
+        narrow = 1 / c.dense_vector_width - itemsize / LOAD_BYTES
+        product = costs.product + idle * costs.idle + max(0.0, narrow) * costs.narrow
+        cycles = products * product + lines * costs.line + rows * costs.row
         if c.row_splits > 1:
             cycles += rows * c.tile_n * costs.sum
         read = costs.a * features.nnz * tiles * (itemsize + c.index_bits // 8)

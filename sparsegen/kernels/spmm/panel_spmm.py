@@ -114,6 +114,23 @@ ROW_MAJOR = tuple(
         (64, 16, 32, 4, 8, 128),
     )
 )
+COLUMN_MAJOR = tuple(
+    PanelSpmmConfig(
+        tile_n=n,
+        warps=warps,
+        threads_per_row=threads,
+        row_splits=8,
+        step=step,
+        registers=held,
+        row_order="binned",
+    )
+    for n, warps, threads, step, held in (
+        (8, 32, 16, 8, 64),
+        (8, 32, 8, 4, 64),
+        (16, 16, 16, 8, 128),
+        (16, 16, 16, 4, 128),
+    )
+)
 
 
 class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
@@ -382,11 +399,12 @@ class PanelSpmm(Family[SpmmProblem, PanelSpmmConfig]):
         )
 
     def heuristic(self, problem: SpmmProblem, features: Features, device: Device) -> PanelSpmmConfig:
-        """The config goes by the shared memory that B takes; of a row-major C by what should be fastest of some."""
+        """The config that should be fastest of one that goes by the shared memory that B takes and of some others."""
         by_memory = self._by_memory(problem, device)
-        if problem.layout is Layout.COLUMN or problem.value_sets > 1:
+        if problem.value_sets > 1:
             return by_memory
-        likely = (by_memory, *(c for c in ROW_MAJOR if self.suits(problem, features, c, device)))
+        some = COLUMN_MAJOR if problem.layout is Layout.COLUMN else ROW_MAJOR
+        likely = (by_memory, *(c for c in some if self.suits(problem, features, c, device)))
         return self.fastest(problem, features, likely, device)
 
     def _by_memory(self, problem: SpmmProblem, device: Device) -> PanelSpmmConfig:

@@ -48,9 +48,11 @@ class RowCopy:
 
 
 def padded_to(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The copy of that shape; the tensor itself where it has it."""
+    """The copy of that shape, by columns as a matrix is; the tensor itself where it has it."""
     if tensor.shape == shape:
         return tensor
+    if tensor.ndim == 2 and not tensor.is_contiguous() and tensor.t().is_contiguous():
+        return padded_to(tensor.t(), shape[::-1]).t()
     kind = tensor.shape, tensor.dtype, tensor.device, shape
     copy = _known.get(kind)
     if copy is None:
