@@ -29,12 +29,12 @@ def check(
     problem: BlockAttentionBackwardProblem,
     toolchain: EmulatorToolchain,
     *,
-    listed: int = 1024,
+    listed: int = 256,
     **choices: Any,
 ) -> None:
     """Runs a variant under sanitizers, and holds its results against the reference."""
     config, nobody = FAMILY.config(**choices), problem.without_pattern
-    usual = "kListed = 1024;"
+    usual = "kListed = 256;"
     source = render(FAMILY, problem, config)
     assert usual in source
     source = source.replace(usual, f"kListed = {listed};")

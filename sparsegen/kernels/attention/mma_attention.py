@@ -35,7 +35,7 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 ROWS = 16  # of an instruction
-NOTES_BYTES = 6144  # barriers, the list of live blocks, and numbers of partial ones
+NOTES_BYTES = 2560  # barriers, the list of live blocks, and numbers of partial ones
 SECTION = 16  # MiB of keys and values of the heads that are processed together
 WORD_BITS = 32  # of a part in the list: its number, and a bit for each piece of a tile
 LEAST_QUERIES = 64  # of a tile
@@ -117,6 +117,7 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
             "columns": problem.head_dim,
             "value_columns": problem.value_columns,
             "tokens_first": problem.order is TokenOrder.TOKENS,
+            "notes": NOTES_BYTES,
         }
 
     def pack(

@@ -32,7 +32,10 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 WIDEST = 128  # columns whose sums fit the registers
-NOTES_BYTES = 6144  # barriers, values of rows, and the list of steps
+NOTES_BYTES, PAIR_NOTES_BYTES = (
+    1280,
+    576,
+)  # the list of steps; of a pair of stages barriers and values of rows
 OF_TILES = 0.7  # of the rate that the forward pass reaches: fragments serve 16 rows; estimated
 PRODUCTS = 7 / 5  # products that are computed for each that is counted
 START_US, TILE_US = 12.0, 4.0
@@ -93,6 +96,7 @@ class MmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, M
             "tile": config.tile,
             "pairs": config.pairs,
             "stages_keys": False,
+            "notes": _notes_bytes(config),
         }
 
     def pack(
@@ -153,7 +157,11 @@ def _tiles(problem: BlockAttentionBackwardProblem, config: MmaAttentionBackwardC
 def _shared_bytes(problem: BlockAttentionBackwardProblem, config: MmaAttentionBackwardConfig) -> int:
     """Two matrices of a tile, pairs of stages, and what lies behind them."""
     row = in_chunks(problem.head_dim) * problem.dtype.itemsize
-    return 2 * (config.tile + config.pairs * STEP) * row + NOTES_BYTES + config.pairs * 2 * STEP * 4
+    return 2 * (config.tile + config.pairs * STEP) * row + _notes_bytes(config)
+
+
+def _notes_bytes(config: MmaAttentionBackwardConfig) -> int:
+    return NOTES_BYTES + config.pairs * PAIR_NOTES_BYTES
 
 
 FAMILY = MmaAttentionBackward()
