@@ -107,7 +107,7 @@ def test_attention_by_blocks_is_dense_attention_with_the_mask(mask: CsrMatrix) -
     powers = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e300))
     right = powers / np.maximum(powers.sum(-1, keepdims=True), 1e-300) @ wide[2]
     np.testing.assert_allclose(attention(q, k, v), right, rtol=0, atol=4e-3)
-    assert "blocks: named by the caller" in attention.explain() and "tma_attention" in attention.explain()
+    assert "blocks: named by the caller" in attention.explain()
 
 
 def asked(
@@ -142,7 +142,7 @@ def test_other_masks_keep_other_ways() -> None:
 
 
 def test_what_no_kernel_takes_is_refused_by_name() -> None:
-    with pytest.raises(NoVariantError, match="16-bit elements"):
+    with pytest.raises(NoVariantError, match=r"16-bit|16 bits"):
         sparsegen.prepare_attention(SPANS["window"][0], head_dim=HEAD_DIM, implementation="blocks")
     nothing = CsrMatrix.without_nonzeros((64, 64))
     with pytest.raises(NoVariantError, match="a place that lives"):

@@ -101,10 +101,10 @@ class Density(Parameter):
     def of_rows(cls, live: Array, most: Array) -> Self:
         """The density of a mask with so many live places in each of its rows, of so many that there may be.
 
-        A longest row is told in eighths where it has more than `UNEVEN` times the mean.
+        A longest row is told where it has more than `UNEVEN` times the mean.
         """
         share, longest = max(1, live.sum()) / max(1, most.sum()), live.max() / max(1, most.max())
-        return cls(share, math.ceil(longest * 8) / 8 if live.max() > UNEVEN * live.mean() else 0.0)
+        return cls(share, longest if live.max() > UNEVEN * live.mean() else 0.0)
 
     def drawn(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Bools of independent blocks, of a row in the middle more of them if it has more; at least one is live: right
