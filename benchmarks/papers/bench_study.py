@@ -22,7 +22,7 @@ from sparsegen.bench.results.summary import geometric
 from sparsegen.bench.suites import load_suite
 from sparsegen.cli.main import cli, recorded_command
 
-ROWS = "rows"  # of a document: `Row` objects
+ROWS, RATES = "rows", "rates"  # of a document: `Row` objects, and what the device reached
 BENCH_START = 10.0  # seconds until processes of all baselines have begun
 MOST_ROWS = 24  # of one ``bench``
 
@@ -141,6 +141,7 @@ def document_of(results: Results) -> dict[str, Any]:
     last = results.rows[-1].measured if results.rows else None
     return {
         ROWS: list(results.rows),
+        RATES: results.rates,
         "device": results.device.name,
         "driver": results.device.driver,
         "date": last.date().isoformat() if last else "",
