@@ -17,7 +17,7 @@ from sparsegen.testing.kinds import Kind
 from sparsegen.testing.launches import run_and_compare
 from sparsegen.testing.variants import Variant
 
-FAMILY = family("mma_attention")
+FAMILY, WARPGROUPS = family("mma_attention"), family("tma_attention")
 
 
 def problem_of(queries: int = 200, keys: int = 300, **options: Any) -> BlockAttentionProblem:
@@ -116,3 +116,15 @@ def test_it_refuses_by_name() -> None:
     assert any("head_dim" in sentence for sentence in broken)
     broken = FAMILY.broken_constraints(problem_of(dtype="float32"), FAMILY.config(), GPUS["80"])
     assert broken == ["elements (float32) have 16 bits"]
+
+
+@pytest.mark.parametrize("options", [{"block": "16x64"}, {"block": "128x128"}, {"masks": "nobody"}], ids=str)
+@pytest.mark.parametrize("sizes", [(64, 65_536), (500, 300), (8192, 64), (8192, 8192)], ids=str)
+def test_hopper_takes_what_has_warpgroups(sizes: tuple[int, int], options: dict[str, Any]) -> None:
+    """An H200 computed no problem faster without warpgroups."""
+    problem = problem_of(*sizes, kv_heads=8, head_dim=64, **options)
+    features = problem.features(problem.without_pattern)
+    assert FAMILY.predicted_us(problem, features, GPUS["90a"]) > WARPGROUPS.predicted_us(
+        problem, features, GPUS["90a"]
+    )
+    assert not any(FAMILY.space(problem, GPUS["90a"])) and any(FAMILY.space(problem, GPUS["86"]))

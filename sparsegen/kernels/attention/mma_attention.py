@@ -45,7 +45,8 @@ WARPGROUPS = 9  # the compute capability whose warpgroups multiply faster
 REACHED, OTHERWISE = {9: 0.51, 10: 0.25}, 0.8
 STEADY_KEYS = 64  # of a step
 EXPONENTIAL_COLUMNS = 20  # of a product, which take as long as what a score costs beside
-START_US, TILE_US = 5.0, 3.0  # nothing loads the next tile meanwhile
+START_US, TILE_US = 5.0, 1.5  # of 64 queries that begin and end
+ALONE = {4: 0.6, 8: 1.0, 16: 1.0}  # of a multiprocessor's rate that a block reaches, by its warps; estimated
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,9 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
         computed = math.sqrt(of_tile * _union(problem, ROWS * config.row_tiles))
         products = cost.flop / 2 * columns / problem.head_dim * computed / rate
         read = cost.flop / 2 / queries * problem.dtype.itemsize * of_tile / device.l2_bytes_per_us
-        rounds = max(1.0, tiles / (config.resident_blocks * device.multiprocessors))
-        alone = TILE_US + longest_share(problem, features, tiles) * products * device.multiprocessors
+        rounds = max(1.0, tiles * queries / LEAST_QUERIES / device.multiprocessors)
+        longest = longest_share(problem, features, tiles) * products * device.multiprocessors
+        alone = TILE_US + longest / ALONE[config.warps]
         steady = max(rounds * TILE_US + products, read)
         return rates.launch_us + START_US + max(cost.bytes / rates.copy_bytes_per_us, steady, alone)
 
