@@ -170,21 +170,19 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         return tuple(self.by_time(problem, features, self._some(problem, device), device)[1:6])
 
     def _some(self, problem: MaskedConv2dWeightsProblem, device: Device) -> Iterator[WindowConvWeightsConfig]:
-        """Valid configs: tiles of several sizes, as many taps as registers hold, and parts with a unit each."""
+        """Valid configs: tiles of several sizes, as many taps as registers hold or one, and parts with a unit each."""
         p = problem
         units = live_share(p.forward) * units_of(p.forward)
         for start in SHAPES:
             if self._is_large(p, start):
                 continue
-            for taps in (t for t in (9, 7, 5, 3, 1) if p.taps % t == 0):
-                found = replace(start, taps=taps)
-                if not self.is_valid(p, found, device):
-                    continue
+            by_taps = (replace(start, taps=taps) for taps in (9, 7, 5, 3, 1) if p.taps % taps == 0)
+            valid = [found for found in by_taps if self.is_valid(p, found, device)]
+            for found in dict.fromkeys((*valid[:1], *valid[-1:])):
                 for parts in (1, 4, 8, 16, 32, 64):
                     shared = replace(found, parts=parts)
                     if parts <= max(1.0, units) and self.is_valid(p, shared, device):
                         yield shared
-                break
         yield SMALLEST
 
     def analytic_us(
