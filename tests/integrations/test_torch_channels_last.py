@@ -181,6 +181,11 @@ def test_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ):
         assert channels_last.with_channels_last(as_it_is, h200) is None, as_it_is
+    few = replace(
+        problem(layout=ImageLayout.NHWC, channels=3, filter_size=7, stride=3, batch=6), density=Density(0.046)
+    )
+    assert channels_last.with_channels_last(replace(few, filters=160), h200) is not None
+    assert channels_last.with_channels_last(replace(few, filters=159), h200) is None  # stores single elements
     assert channels_last.with_channels_last(problem(), None) is None
     measured = copied_operands._choice_of
 

@@ -14,6 +14,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
     has_whole_units,
     live_blocks_share,
     live_share,
+    parted_outputs_us,
     result_constants,
     units_of,
 )
@@ -22,7 +23,7 @@ from sparsegen.kernels.layouts.limits import shared_memory_fits
 from sparsegen.kernels.layouts.loads import ARRIVED_US, widest_vector
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
-from sparsegen.operators import ConvEpilogue, DType, Given, MaskedConv2dProblem, MaskOf
+from sparsegen.operators import ConvEpilogue, DType, Given, MaskedConv2dProblem, MaskOf, Rest
 from sparsegen.operators.convolution.masked_conv2d import UNIT
 from sparsegen.system.integers import ceil_div, round_up
 
@@ -287,7 +288,8 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
         c, parts = config, max(1, device.multiprocessors // ceil_div(p.filters, config.tile_n))
         items = max(1, ceil_div(units, 2 * c.group_units * parts))
         waiting = items * channels / c.chunk * self._boxes(p) * ARRIVED_US / c.input_stages
-        return rates.launch_us + START_US + max(computing, moving, waiting)
+        storing = parted_outputs_us(p, 1.0 if p.rest is Rest.FILLED else live_share(p), device)
+        return rates.launch_us + START_US + max(computing, moving, waiting) + storing
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> HaloConvConfig:
         """The config for enough waves, with more stages or wider chunks where boxes of few units are waited for."""

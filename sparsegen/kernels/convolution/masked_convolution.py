@@ -4,11 +4,13 @@ only.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import TypeVar
 
-from sparsegen.kernels.base import Constraint, Family
+from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value
+from sparsegen.kernels.layouts.loads import LOAD_BYTES, partial_stores_us, widest_vector
 from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.bits import words_for
 from sparsegen.matrix.formats import Array, CsrMatrix
@@ -109,6 +111,17 @@ def live_blocks_share(problem: MaskedConv2dProblem) -> float:
 def _blocks_met(length: int, block: int) -> float:
     """The mean number of blocks that a length meets, one of those that lie side by side."""
     return 1.0 if length == UNIT and block % UNIT == 0 else 1 + (length - 1) / block
+
+
+def parted_outputs_us(problem: MaskedConv2dProblem, share: float, device: Device) -> float:
+    """Estimates microseconds of storing a share of all outputs by as many elements as divide the filters, where these
+    are no whole vectors; a sector has two such parts.
+    """
+    vector = widest_vector(problem.filters, problem.dtype)
+    if vector * problem.dtype.itemsize == LOAD_BYTES:
+        return 0.0
+    elements = share * math.prod(problem.result(0).shape)
+    return partial_stores_us(elements / vector / 2, device)
 
 
 def window_sides(problem: MaskedConv2dProblem) -> tuple[int, int]:

@@ -5,7 +5,6 @@ The copies read and write what live blocks need alone; cuDNN copies whole images
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,7 +20,7 @@ from sparsegen.integrations.torch.convolution.image_copies import (
     pixels_of_outputs,
 )
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.layouts.loads import partial_stores_us, widest_vector
+from sparsegen.kernels.convolution.masked_convolution import parted_outputs_us
 from sparsegen.operators import DType, ImageLayout, MaskedConv2dProblem, MaskOf, Rest
 from sparsegen.plan.arrays import empty_tensors
 from sparsegen.plan.image_orders import VECTOR, Reading, Reordered
@@ -53,18 +52,9 @@ def with_channels_last(problem: MaskedConv2dProblem, device: Device | None) -> M
     if p.layout.has_planes and p.groups.count == 1:
         wider = replace(copied, filters=round_up(p.filters, VECTOR))
         wider_us = _Copies.of(p, wider).expected_us(p, device)
-        if are_worth_more(copies_us, wider_us, _parts_us(p, device)):
+        if are_worth_more(copies_us, wider_us, parted_outputs_us(p, p.density.share, device)):
             copied, copies_us = wider, wider_us
     return copied if is_faster_copied(p, copied, device, copies_us) else None
-
-
-def _parts_us(problem: MaskedConv2dProblem, device: Device) -> float:
-    """Microseconds of storing live outputs one by one, or as many as divide the filters; a sector has two vectors."""
-    vector = widest_vector(problem.filters, problem.dtype)
-    if vector == VECTOR:
-        return 0.0
-    elements = problem.density.share * math.prod(problem.result(0).shape)
-    return partial_stores_us(elements / vector / 2, device)
 
 
 @dataclass(frozen=True, slots=True)
