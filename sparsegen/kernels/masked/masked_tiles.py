@@ -168,17 +168,19 @@ class MaskedTiles(Family[P, C]):
         return next((c for c in same if self.is_valid(problem, c, device)), next(reversed(times)))
 
     def _usual(self, problem: P, device: Device) -> Iterator[C]:
-        """Tiles, none of which is mostly padding, with steps of two products or more, whole and in parts."""
+        """Tiles, none of which is mostly padding, with steps of several lengths, whole and in parts."""
         side, size = Side.of(problem), problem.dtype.itemsize
         # Copies of single words, or of chunks to be shifted, are many: faster all at once than between products.
         factors = SharedTile.of_factors(side, self.config_type(), problem.dtype)
-        is_wide = all(tile.vector * size > LEAST_ASYNC and not tile.shifts for tile in factors)
+        # Each run of a row that is shifted has a chunk more, so that steps of one instruction copy half as much again.
+        shifts = any(tile.shifts for tile in factors)
+        is_wide = not shifts and all(tile.vector * size > LEAST_ASYNC for tile in factors)
         can_wait = is_wide and problem.dtype is not DType.FLOAT32
         for tile_m, tile_n, warps_m, warps_n in TILES:
             if tile_m >= 2 * max(32, side.rows) or tile_n >= 2 * max(32, side.columns):
                 continue
             for step, stages, ahead in STEPS:
-                if not 16 <= step // size <= 64:
+                if not 16 <= step // size <= 64 or (step == PRODUCT_BYTES and shifts):
                     continue
                 whole = self.config_type(
                     tile_m=tile_m,
