@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -35,7 +34,7 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 ROWS = 16  # of an instruction
-NOTES_BYTES = 2560  # barriers, the list of live blocks, and numbers of partial ones
+STATE_BYTES = 2560  # barriers, the list of live blocks, and numbers of partial ones
 SECTION = 16  # MiB of keys and values of the heads that are processed together
 WORD_BITS = 32  # of a part in the list: its number, and a bit for each piece of a tile
 LEAST_QUERIES = 64  # of a tile
@@ -44,6 +43,7 @@ WARPGROUPS = 9  # the compute capability whose warpgroups multiply faster
 # on an H200, else estimated.
 REACHED, OTHERWISE = {9: 0.51, 10: 0.25}, 0.8
 STEADY_KEYS = 64  # of a step
+MANY_WARPS = 16  # of a multiprocessor, of which some always have a live step
 EXPONENTIAL_COLUMNS = 20  # of a product, which take as long as what a score costs beside
 START_US, TILE_US = 5.0, 1.5  # of 64 queries that begin and end
 ALONE = {4: 0.6, 8: 1.0, 16: 1.0}  # of a multiprocessor's rate that a block reaches, by its warps; estimated
@@ -118,7 +118,7 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
             "columns": problem.head_dim,
             "value_columns": problem.value_columns,
             "tokens_first": problem.order is TokenOrder.TOKENS,
-            "notes": NOTES_BYTES,
+            "state_bytes": STATE_BYTES,
         }
 
     def pack(
@@ -151,7 +151,7 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
                 resident_blocks=resident_blocks,
             )
             for warps, row_tiles, stage_keys, stages, queries, resident_blocks in itertools.product(
-                (4, 8, 16), (2, 1), (64, 32), (3, 2, 4), ("registers", "shared"), (2, 1, 3)
+                (4, 8, 16), (2, 1), (64, 32), (4, 3, 2), ("registers", "shared"), (2, 1, 3)
             )
         ]
         return self.fastest_valid(problem, features, shapes, device)
@@ -161,10 +161,10 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
     ) -> float:
         rates, queries = device.expected_rates, _queries(config)
         cost, tiles = problem.cost(0), max(1, tile_count(problem, queries))
-        columns, of_tile = in_steps(problem.head_dim), _union(problem, queries)
+        columns, of_tile = in_steps(problem.head_dim), _union(problem, queries, 1)
         rate = reached(device, columns) * _efficiency(config) * rates.tensor_products_per_us(problem.dtype)
-        # Warps that skip a step wait for the others of their tile, though not at once.
-        computed = math.sqrt(of_tile * _union(problem, ROWS * config.row_tiles))
+        of_warp = _union(problem, ROWS * config.row_tiles, config.stage_keys)
+        computed = of_warp * max(1.0, of_tile / of_warp) ** _waiting(config)
         products = cost.flop / 2 * columns / problem.head_dim * computed / rate
         read = cost.flop / 2 / queries * problem.dtype.itemsize * of_tile / device.l2_bytes_per_us
         rounds = max(1.0, tiles * queries / LEAST_QUERIES / device.multiprocessors)
@@ -185,12 +185,21 @@ def _queries(config: MmaAttentionConfig) -> int:
     return ROWS * config.row_tiles * config.warps
 
 
-def _union(problem: BlockAttentionProblem, rows: int) -> float:
-    """Places that ``rows`` queries see together for each live one."""
-    if not problem.has_mask or problem.block.rows >= rows:
+def _union(problem: BlockAttentionProblem, rows: int, keys: int) -> float:
+    """Places for each live one of ``rows`` queries and ``keys`` keys that are computed if any of them lives."""
+    if not problem.has_mask:
         return 1.0
-    share = problem.density.share
-    return any_live(share, rows // problem.block.rows) / share
+    blocks = max(1, rows // problem.block.rows) * max(1, keys // problem.block.columns)
+    return any_live(problem.density.share, blocks) / problem.density.share
+
+
+def _waiting(config: MmaAttentionConfig) -> float:
+    """Returns how much of the steps that a warp skips it waits for the others of its tile: the power of what a tile
+    computes over what a warp does (H200: 0.5 to 0.9).
+    """
+    return (0.6 if config.warps * config.resident_blocks >= MANY_WARPS else 0.8) + (
+        0.1 if config.stages == 2 else 0.0
+    )
 
 
 def _efficiency(config: MmaAttentionConfig) -> float:
@@ -215,7 +224,7 @@ def _shared_bytes(problem: BlockAttentionProblem, config: MmaAttentionConfig) ->
     row, value_row = (
         in_chunks(columns) * problem.dtype.itemsize for columns in (problem.head_dim, problem.value_columns)
     )
-    return _queries(config) * row + config.stages * config.stage_keys * (row + value_row) + NOTES_BYTES
+    return _queries(config) * row + config.stages * config.stage_keys * (row + value_row) + STATE_BYTES
 
 
 FAMILY = MmaAttention()

@@ -14,6 +14,7 @@ from sparsegen.kernels.attention.block_attention import (
 )
 from sparsegen.kernels.attention.gradient_attention import (
     STEP,
+    TILE,
     computed_places,
     gradient_constants,
     gradient_scratch,
@@ -32,12 +33,13 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 WIDEST = 128  # columns whose sums fit the registers
-NOTES_BYTES, PAIR_NOTES_BYTES = (
+STATE_BYTES, PAIR_STATE_BYTES = (
     1280,
     576,
 )  # the list of steps; of a pair of stages barriers and values of rows
-OF_TILES = 0.7  # of the rate that the forward pass reaches: fragments serve 16 rows; estimated
+OF_TILES = 0.8  # of the rate that the forward pass reaches, as fragments serve 16 rows (H200)
 PRODUCTS = 7 / 5  # products that are computed for each that is counted
+OF_SMALL = 1.4  # times the time, in tiles of 4 warps (H200)
 START_US, TILE_US = 12.0, 4.0
 
 
@@ -96,7 +98,7 @@ class MmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, M
             "tile": config.tile,
             "pairs": config.pairs,
             "stages_keys": False,
-            "notes": _notes_bytes(config),
+            "state_bytes": _state_bytes(config),
         }
 
     def pack(
@@ -142,7 +144,7 @@ class MmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, M
             * computed_places(problem, config.tile)
             / rate
         )
-        products *= 1.0 if config.tile == WIDEST else 1.5
+        products *= 1.0 if config.tile == TILE else OF_SMALL
         rounds = max(1.0, tiles / device.multiprocessors)
         moved = cost.bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + moved + rounds * TILE_US + products
@@ -157,11 +159,11 @@ def _tiles(problem: BlockAttentionBackwardProblem, config: MmaAttentionBackwardC
 def _shared_bytes(problem: BlockAttentionBackwardProblem, config: MmaAttentionBackwardConfig) -> int:
     """Two matrices of a tile, pairs of stages, and what lies behind them."""
     row = in_chunks(problem.head_dim) * problem.dtype.itemsize
-    return 2 * (config.tile + config.pairs * STEP) * row + _notes_bytes(config)
+    return 2 * (config.tile + config.pairs * STEP) * row + _state_bytes(config)
 
 
-def _notes_bytes(config: MmaAttentionBackwardConfig) -> int:
-    return NOTES_BYTES + config.pairs * PAIR_NOTES_BYTES
+def _state_bytes(config: MmaAttentionBackwardConfig) -> int:
+    return STATE_BYTES + config.pairs * PAIR_STATE_BYTES
 
 
 FAMILY = MmaAttentionBackward()
