@@ -41,7 +41,7 @@ class PooledTokens:
         return ceil_div(self.tokens, self.block)
 
     def together(self, parts: int) -> int:
-        """Blocks that a thread block pools, of rows that so many threads read."""
+        """Number of blocks that a thread block pools, with ``parts`` threads for a row."""
         groups = max(1, THREADS // parts)
         return groups // min(groups, ceil_div(self.block, ROWS))
 

@@ -99,7 +99,7 @@ class Density(Parameter):
 
     @classmethod
     def of_rows(cls, live: Array, most: Array) -> Self:
-        """The density of a mask with so many live places in each of its rows, of so many that there may be.
+        """Takes the live places in each row of a mask, and the most that there may be.
 
         A longest row is told where it has more than `UNEVEN` times the mean.
         """
