@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -47,7 +48,7 @@ class FakeDriver:
         self.asked: list[str] = []
         self.memory: dict[int, int] = {}
         self.now_ms = 1000.0
-        self._contexts = threading.local()
+        self._depths = Counter[int]()  # by thread
         self.Event = lambda: FakeEvent(self)
         self.Context = SimpleNamespace(synchronize=lambda: None)
         self.device_attribute = SimpleNamespace(
@@ -71,16 +72,21 @@ class FakeDriver:
         )
 
     def _push(self) -> None:
-        self._contexts.depth = self.depth + 1
+        self._depths[threading.get_ident()] += 1
 
     def _pop(self) -> None:
         assert self.depth, "no context to leave"
-        self._contexts.depth = self.depth - 1
+        self._depths[threading.get_ident()] -= 1
 
     @property
     def depth(self) -> int:
         """Number of times that the calling thread has entered the context and not left it."""
-        return getattr(self._contexts, "depth", 0)
+        return self._depths[threading.get_ident()]
+
+    @property
+    def is_left(self) -> bool:
+        """True if every thread has left the context as often as it entered it."""
+        return not any(self._depths.values())
 
     def mem_alloc(self, nbytes: int) -> FakeAllocation:
         address = 4096 * (len(self.memory) + 1)
@@ -214,6 +220,27 @@ def test_what_the_driver_refuses_is_a_launch_error(
     for ask in (event.record, event.has_passed, lambda: event.us_since(event)):
         with pytest.raises(LaunchError, match="out of memory"):
             ask()
+
+
+def test_a_thread_that_opened_an_executor_ends_in_no_context(driver: FakeDriver) -> None:
+    """PyCUDA aborts the process otherwise; whoever enters the executor goes on using it."""
+    opened: list[CudaExecutor] = []
+    thread = threading.Thread(target=lambda: opened.append(CudaExecutor(H100)))
+    thread.start()
+    thread.join()
+    assert driver.is_left
+    with opened[0].entered():
+        opened[0].allocate(4)
+    opened[0].close()
+    assert driver.is_left
+
+
+def test_an_executor_is_closed_by_a_thread_that_did_not_open_it(driver: FakeDriver) -> None:
+    opened = CudaExecutor(H100)
+    thread = threading.Thread(target=opened.close)
+    thread.start()
+    thread.join()
+    assert driver.depth == 1  # this thread's, until it ends
 
 
 def test_memory_is_freed_by_threads_that_are_in_no_context(

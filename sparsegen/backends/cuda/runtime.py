@@ -6,6 +6,8 @@ import atexit
 import ctypes
 import logging
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -126,6 +128,31 @@ class _OfContext:
             self._context.pop()
 
 
+class _Stay:
+    """A context on the stack of the thread that made this, which takes it off when it ends: PyCUDA aborts a process of
+    which a thread ends in a context.
+    """
+
+    __slots__ = ("__weakref__", "_context", "_thread")
+
+    def __init__(self, context: Any) -> None:
+        context.push()
+        self._context, self._thread = context, threading.get_ident()
+
+    def leave(self) -> None:
+        """Take the context off; once, and in its own thread alone."""
+        if self._context is not None and threading.get_ident() == self._thread:
+            context, self._context = self._context, None
+            context.pop()
+
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ends():
+            self.leave()
+
+
+_here = threading.local()  # what a thread holds until it ends
+
+
 class CudaBuffer:
     """Device memory of at least one byte, freed with the object."""
 
@@ -164,20 +191,24 @@ class CudaEvent:
 
 
 class CudaExecutor:
-    """Runs kernels in the device's primary context, which PyTorch and CuPy share."""
+    """Runs kernels in the device's primary context, which PyTorch and CuPy share.
+
+    The thread that opens it stays in the context until it ends or the executor is closed; others enter it.
+    """
 
     def __init__(self, device: Device) -> None:
         cuda = driver()
         self.device = device
         self._handle = cuda.Device(device.index)
         self._context = self._handle.retain_primary_context()
-        self._context.push()
+        stay = _Stay(self._context)
+        self._stay = weakref.ref(stay)
+        _here.__dict__.setdefault("stays", set()).add(stay)
         self._raw_context = ctypes.c_void_p()
         check(libcuda().cuCtxGetCurrent(ctypes.byref(self._raw_context)), "cannot read the current context")
         self._closed = False
         self._flush: Any = None
-        # PyCUDA aborts at exit if a context is still on its stack.
-        atexit.register(self.close)
+        atexit.register(self.close)  # the thread that opened it may go on until the process ends
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -288,7 +319,9 @@ class CudaExecutor:
         if not self._closed:
             self._closed = True
             self._flush = None
-            self._context.pop()
+            if (stay := self._stay()) is not None:
+                stay.leave()
+                _here.__dict__.get("stays", set()).discard(stay)
 
 
 @cache
