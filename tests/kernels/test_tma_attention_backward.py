@@ -203,7 +203,7 @@ def test_one_pass_promises_no_equal_bits() -> None:
         ({"head_dim": 68}, "head_dim"),
         ({"block": "32x64"}, "whole pieces"),
         ({"head_dim": 128, "value_dim": 64}, "value_dim (64)"),
-        ({"dtype": "float32"}, "16-bit"),
+        ({"dtype": "float32"}, "16 bits"),
     ],
 )
 def test_it_refuses_by_name(options: dict[str, Any], reason: str) -> None:

@@ -9,6 +9,7 @@ from sparsegen.kernels.attention.block_attention import (
     CHUNK,
     ROW_BYTES,
     THREADS,
+    WIDEST,
     device_constraints,
     in_chunks,
     in_steps,
@@ -170,7 +171,7 @@ class TmaAttention(ForwardAttentionFamily[TmaAttentionConfig]):
     ) -> float:
         rates, tiles = device.expected_rates, tile_count(problem, QUERIES[config.warpgroups])
         cost = problem.cost(0)
-        rate = REACHED[in_chunks(problem.head_dim)] * rates.tensor_products_per_us(problem.dtype)
+        rate = REACHED[min(in_chunks(problem.head_dim), WIDEST)] * rates.tensor_products_per_us(problem.dtype)
         products = cost.flop / 2 * in_chunks(problem.head_dim) / problem.head_dim
         rounds = max(1.0, tiles / device.multiprocessors)
         moved = cost.bytes / rates.copy_bytes_per_us
