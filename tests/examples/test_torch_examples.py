@@ -20,7 +20,7 @@ EXPECTED = {
     "paged_decode": r"8 of 32 pages: 0\.[1-9]\d off on cpu",
     "pruned_bert": r"8 sparse, 2 left dense(?s:.*)3 \(Linear\) stays dense: left out by name\noutput \(1, 32, 2\)",
     "pruned_vit": r"2 sparse, 4 left dense(?s:.*)step 2: loss [01]\.",
-    "shipped_model": r"2 launches, kernels\.so, load\.py, model\.pt2, shipped\.json\nequal bits without .*: True",
+    "shipped_model": r"2 launches, kernels\.so, load\.py, model\.pt2, program\.py, .*\nequal bits without .*: True",
     "sparse_cnn": r"largest difference from the dense layer in live blocks: \d\.\de-07",
     "topk_attention": r"gradient of [1-9]\.\d+e-0\d on cpu",
     "torch_linear": r"\(128, 256\) → \(128, 512\), largest difference from PyTorch: \d\.\de-0[67]",

@@ -61,7 +61,7 @@ def test_tiles_hold_every_nonzero_and_rows_with_most_come_first(name: str) -> No
     [
         (SMALL, DType.FLOAT16, Epilogue.NONE),
         (BlockSpmmConfig(), DType.BFLOAT16, Epilogue.BIAS_RELU),
-        (BlockSpmmConfig(tile_m=256, tile_n=128), DType.FLOAT16, Epilogue.BIAS_RESIDUAL),
+        (BlockSpmmConfig(tile_m=256, tile_n=64), DType.FLOAT16, Epilogue.BIAS_RESIDUAL),
         (replace(SMALL, tile_n=128, stages=6, cluster=2), DType.FLOAT16, Epilogue.BIAS_GELU),
     ],
 )
