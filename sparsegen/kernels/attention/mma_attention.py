@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -164,7 +165,7 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
         columns, of_tile = in_steps(problem.head_dim), _union(problem, queries, 1)
         rate = reached(device, columns) * _efficiency(config) * rates.tensor_products_per_us(problem.dtype)
         of_warp = _union(problem, ROWS * config.row_tiles, config.stage_keys)
-        computed = of_warp * max(1.0, of_tile / of_warp) ** _waiting(config)
+        computed = of_warp * math.pow(max(1.0, of_tile / of_warp), _waiting(config))
         products = cost.flop / 2 * columns / problem.head_dim * computed / rate
         read = cost.flop / 2 / queries * problem.dtype.itemsize * of_tile / device.l2_bytes_per_us
         rounds = max(1.0, tiles * queries / LEAST_QUERIES / device.multiprocessors)
