@@ -129,8 +129,8 @@ class _OfContext:
 
 
 class _Stay:
-    """A context on the stack of the thread that made this, which takes it off when it ends: PyCUDA aborts a process of
-    which a thread ends in a context.
+    """A context on the stack of the thread that made this, which takes it off when it ends: PyCUDA aborts the process
+    if a thread ends in a context.
     """
 
     __slots__ = ("__weakref__", "_context", "_thread")
