@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attention_launches import USUAL, check_variant
 from nvcc_builds import GPUS, needs_nvcc, ptxas
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.operators import BlockAttentionProblem
 from sparsegen.render import render
-from sparsegen.testing.kinds import Kind
-from sparsegen.testing.launches import run_and_compare
-from sparsegen.testing.variants import Variant
 
 FAMILY, WARPGROUPS = family("mma_attention"), family("tma_attention")
+check = partial(check_variant, FAMILY)
 
 
 def problem_of(queries: int = 200, keys: int = 300, **options: Any) -> BlockAttentionProblem:
-    usual = {"kv_heads": 1, "group": 2, "head_dim": 64, "dtype": "float16", "block": "64x64", "density": 0.5}
-    return BlockAttentionProblem.of((queries, keys), **usual | options)
-
-
-def check(
-    problem: BlockAttentionProblem, toolchain: EmulatorToolchain, *, listed: int = 512, **choices: Any
-) -> None:
-    """Runs a variant under sanitizers, and holds its results against the reference."""
-    config, nobody = FAMILY.config(**choices), problem.without_pattern
-    usual = "kListed = 512;"
-    source = render(FAMILY, problem, config)
-    assert usual in source
-    source = source.replace(usual, f"kListed = {listed};")
-    kernel = toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-    variant = Variant(FAMILY, config, Kind(type(problem), (), ()), (), source)
-    run_and_compare(
-        variant, kernel, problem, nobody, FAMILY.pack(problem, config, nobody), where=str(problem)
-    )
+    return BlockAttentionProblem.of((queries, keys), **USUAL | options)
 
 
 @pytest.mark.slow
@@ -76,7 +59,11 @@ def test_blocks_and_options(
     ids=str,
 )
 def test_lists_are_filled_again(options: dict[str, Any], emulator_toolchain: EmulatorToolchain) -> None:
-    check(problem_of(**{"masks": "all"} | options), emulator_toolchain, listed=128)
+    check(
+        problem_of(**{"masks": "all"} | options),
+        emulator_toolchain,
+        changed=("kListed = 512;", "kListed = 128;"),
+    )
 
 
 @pytest.mark.slow

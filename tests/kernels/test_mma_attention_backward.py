@@ -3,46 +3,25 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attention_launches import USUAL, check_variant
 from nvcc_builds import GPUS, needs_nvcc, ptxas
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.operators import BlockAttentionBackwardProblem
 from sparsegen.render import render
-from sparsegen.testing.kinds import Kind
-from sparsegen.testing.launches import run_and_compare
-from sparsegen.testing.variants import Variant
 
 FAMILY = family("mma_attention_backward")
+check = partial(check_variant, FAMILY)
 
 
 def problem_of(queries: int = 200, keys: int = 300, **options: Any) -> BlockAttentionBackwardProblem:
-    usual = {"kv_heads": 1, "group": 2, "head_dim": 64, "dtype": "float16", "block": "64x64", "density": 0.5}
-    return BlockAttentionBackwardProblem.of((queries, keys), **usual | options)
-
-
-def check(
-    problem: BlockAttentionBackwardProblem,
-    toolchain: EmulatorToolchain,
-    *,
-    listed: int = 256,
-    **choices: Any,
-) -> None:
-    """Runs a variant under sanitizers, and holds its results against the reference."""
-    config, nobody = FAMILY.config(**choices), problem.without_pattern
-    usual = "kListed = 256;"
-    source = render(FAMILY, problem, config)
-    assert usual in source
-    source = source.replace(usual, f"kListed = {listed};")
-    kernel = toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-    variant = Variant(FAMILY, config, Kind(type(problem), (), ()), (), source)
-    run_and_compare(
-        variant, kernel, problem, nobody, FAMILY.pack(problem, config, nobody), where=str(problem)
-    )
+    return BlockAttentionBackwardProblem.of((queries, keys), **USUAL | options)
 
 
 @pytest.mark.slow
@@ -70,7 +49,7 @@ def test_blocks_and_options(
 @pytest.mark.sanitizer
 def test_lists_are_filled_again(emulator_toolchain: EmulatorToolchain) -> None:
     many = {"queries": 9000, "keys": 40, "group": 1, "head_dim": 16, "masks": "nobody"}
-    check(problem_of(**many), emulator_toolchain, tile=64, listed=128)
+    check(problem_of(**many), emulator_toolchain, tile=64, changed=("kListed = 256;", "kListed = 128;"))
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attention_launches import USUAL
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -26,8 +27,7 @@ TURN, LIST, PART_WORDS = 2, 16, 4  # counters of grid_sync, and where parts begi
 
 
 def problem_of(queries: int, keys: int, **options: Any) -> BlockAttentionProblem:
-    usual = {"kv_heads": 1, "group": 2, "head_dim": 64, "dtype": "float16", "block": "64x64", "density": 0.5}
-    return BlockAttentionProblem.of((queries, keys), **usual | options)
+    return BlockAttentionProblem.of((queries, keys), **USUAL | options)
 
 
 def uneven_masks(problem: BlockAttentionProblem, rng: np.random.Generator) -> Array:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attention_launches import USUAL, check_variant
 from nvcc_builds import needs_nvcc, ptxas
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -13,28 +15,14 @@ from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
 from sparsegen.operators import BlockAttentionProblem
 from sparsegen.render import render
-from sparsegen.testing.kinds import Kind
-from sparsegen.testing.launches import run_and_compare
-from sparsegen.testing.variants import Variant
 
 FAMILY = family("tma_attention")
+check = partial(check_variant, FAMILY)
 H100 = Device("h100", "H100", "cuda", (9, 0), 132, 227 * 1024, 228 * 1024, 50 << 20)
 
 
 def problem_of(queries: int = 200, keys: int = 300, **options: Any) -> BlockAttentionProblem:
-    usual = {"kv_heads": 1, "group": 2, "head_dim": 64, "dtype": "float16", "block": "64x64", "density": 0.5}
-    return BlockAttentionProblem.of((queries, keys), **usual | options)
-
-
-def check(problem: BlockAttentionProblem, toolchain: EmulatorToolchain, **choices: Any) -> None:
-    """Runs a variant under sanitizers, and holds its results against the reference."""
-    config, nobody = FAMILY.config(**choices), problem.without_pattern
-    source = render(FAMILY, problem, config)
-    kernel = toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-    variant = Variant(FAMILY, config, Kind(type(problem), (), ()), (), source)
-    run_and_compare(
-        variant, kernel, problem, nobody, FAMILY.pack(problem, config, nobody), where=str(problem)
-    )
+    return BlockAttentionProblem.of((queries, keys), **USUAL | options)
 
 
 @pytest.mark.slow

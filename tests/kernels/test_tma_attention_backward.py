@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attention_launches import USUAL, check_variant
 from nvcc_builds import needs_nvcc, ptxas
 
 from sparsegen.backends.emulator.sanitized import run_sanitized
@@ -16,9 +17,7 @@ from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
 from sparsegen.operators import BlockAttentionBackwardProblem, DType
 from sparsegen.render import render
-from sparsegen.testing.kinds import Kind
-from sparsegen.testing.launches import call, run_and_compare
-from sparsegen.testing.variants import Variant
+from sparsegen.testing.launches import call
 from sparsegen.verify.bounds import worst_error
 
 FAMILY = family("tma_attention_backward")
@@ -27,8 +26,7 @@ PASSES = (1, 2)
 
 
 def problem_of(queries: int = 200, keys: int = 150, **options: Any) -> BlockAttentionBackwardProblem:
-    usual = {"kv_heads": 1, "group": 2, "head_dim": 64, "dtype": "float16", "block": "64x64", "density": 0.5}
-    return BlockAttentionBackwardProblem.of((queries, keys), **usual | options)
+    return BlockAttentionBackwardProblem.of((queries, keys), **USUAL | options)
 
 
 def outcome(
@@ -83,15 +81,7 @@ def test_gradients_are_right(
     bug: tuple[str, str] = ("", ""),
     **choices: Any,
 ) -> None:
-    problem, config = problem_of(**options), FAMILY.config(passes=passes, **choices)
-    source, nobody = render(FAMILY, problem, config), problem.without_pattern
-    assert bug[0] in source, "a bug is planted in another way"
-    source = source.replace(*bug)
-    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
-    variant = Variant(FAMILY, config, Kind(type(problem), (), ()), (), source)
-    run_and_compare(
-        variant, kernel, problem, nobody, FAMILY.pack(problem, config, nobody), where=str(problem)
-    )
+    check_variant(FAMILY, problem_of(**options), emulator_toolchain, changed=bug, passes=passes, **choices)
 
 
 @pytest.mark.slow
