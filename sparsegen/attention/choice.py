@@ -49,9 +49,7 @@ class AttentionImplementation(StrEnum):
 
     STEPS = "steps"  # sddmm, sparse_softmax and spmm: any dtype and head_dim, scores in memory
     FUSED = "fused"  # sparse_attention: one launch, nothing in between in memory
-    BLOCKS = (
-        "blocks"  # block_attention: likewise, over the blocks that hold a place and the bits of partial ones
-    )
+    BLOCKS = "blocks"  # block_attention: likewise, over blocks that hold a place and bits of partial ones
 
 
 @dataclass(frozen=True, slots=True)

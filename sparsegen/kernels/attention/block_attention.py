@@ -42,6 +42,14 @@ class BlockAttentionFamily(Family[P, C]):
         )
 
 
+def whole_columns(problem: BlockAttentionProblem, widest: int) -> Constraint:
+    """Requires rows of queries and keys that TMA and copies of 16 bytes take, and that fit the registers."""
+    return Constraint(
+        problem.head_dim % ALIGNED == 0 and problem.head_dim <= widest,
+        f"head_dim ({problem.head_dim}) is a multiple of {ALIGNED} up to {widest}",
+    )
+
+
 def in_steps(columns: int) -> int:
     """Returns the columns of a head that products compute, zeros past the last one among them."""
     return round_up(columns, STEP_COLUMNS)

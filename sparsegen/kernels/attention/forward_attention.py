@@ -12,6 +12,7 @@ from sparsegen.kernels.attention.block_attention import (
     BlockAttentionFamily,
     in_steps,
     option_constants,
+    whole_columns,
 )
 from sparsegen.kernels.base import Constraint
 from sparsegen.kernels.config import Config, Value
@@ -19,10 +20,8 @@ from sparsegen.matrix.features import Features
 from sparsegen.operators import BlockAttentionProblem
 from sparsegen.system.integers import ceil_div
 
-DENSE_BLOCK = (
-    256,
-    128,
-)  # sides of what stands for a block where there is no mask: as many rows as any tile has
+# Sides of what stands for a block where there is no mask: as many rows as any tile has.
+DENSE_BLOCK = 256, 128
 CACHED_BYTES = 36 << 20  # bytes of keys and values that stay in the L2 together
 C = TypeVar("C", bound=Config)
 
@@ -32,10 +31,7 @@ class ForwardAttentionFamily(BlockAttentionFamily[BlockAttentionProblem, C]):
 
     def scope(self, problem: BlockAttentionProblem) -> Iterator[Constraint]:
         yield from super().scope(problem)
-        yield Constraint(
-            problem.head_dim % ALIGNED == 0 and problem.head_dim <= WIDEST,
-            f"head_dim ({problem.head_dim}) is a multiple of {ALIGNED} up to {WIDEST}",
-        )
+        yield whole_columns(problem, WIDEST)
         yield Constraint(
             problem.value_columns % ALIGNED == 0 and problem.value_columns <= problem.head_dim,
             f"value_dim ({problem.value_columns}) is a multiple of {ALIGNED} up to head_dim ({problem.head_dim})",

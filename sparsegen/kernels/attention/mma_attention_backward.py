@@ -11,6 +11,7 @@ from sparsegen.kernels.attention.block_attention import (
     in_chunks,
     in_steps,
     mask_sizes,
+    whole_columns,
 )
 from sparsegen.kernels.attention.gradient_attention import (
     STEP,
@@ -33,10 +34,8 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
 WIDEST = 128  # columns whose sums fit the registers
-STATE_BYTES, PAIR_STATE_BYTES = (
-    1280,
-    576,
-)  # the list of steps; of a pair of stages barriers and values of rows
+# The list of steps; of a pair of stages barriers and values of rows.
+STATE_BYTES, PAIR_STATE_BYTES = 1280, 576
 OF_TILES = 0.8  # of the rate that the forward pass reaches, as fragments serve 16 rows (H200)
 PRODUCTS = 7 / 5  # products that are computed for each that is counted
 OF_SMALL = 1.4  # times the time, in tiles of 4 warps (H200)
@@ -66,10 +65,7 @@ class MmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, M
 
     def scope(self, problem: BlockAttentionBackwardProblem) -> Iterator[Constraint]:
         yield from super().scope(problem)
-        yield Constraint(
-            problem.head_dim % ALIGNED == 0 and problem.head_dim <= WIDEST,
-            f"head_dim ({problem.head_dim}) is a multiple of {ALIGNED} up to {WIDEST}",
-        )
+        yield whole_columns(problem, WIDEST)
         yield Constraint(
             problem.value_columns % ALIGNED == 0 and problem.value_columns <= in_chunks(problem.head_dim),
             f"value_dim ({problem.value_columns}) is a multiple of {ALIGNED} up to whole pieces of head_dim "
@@ -135,16 +131,8 @@ class MmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, M
         rates, cost, tiles = device.expected_rates, problem.cost(0), _tiles(problem, config)
         columns = in_steps(problem.head_dim)
         rate = OF_TILES * reached(device, columns) * rates.tensor_products_per_us(problem.dtype)
-        products = (
-            cost.flop
-            / 2
-            * PRODUCTS
-            * columns
-            / problem.head_dim
-            * computed_places(problem, config.tile)
-            / rate
-        )
-        products *= 1.0 if config.tile == TILE else OF_SMALL
+        own = columns / problem.head_dim * computed_places(problem, config.tile)
+        products = cost.flop / 2 * PRODUCTS * own / rate * (1.0 if config.tile == TILE else OF_SMALL)
         rounds = max(1.0, tiles / device.multiprocessors)
         moved = cost.bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + moved + rounds * TILE_US + products

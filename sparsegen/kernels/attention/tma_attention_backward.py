@@ -15,6 +15,7 @@ from sparsegen.kernels.attention.block_attention import (
     device_constraints,
     in_chunks,
     mask_sizes,
+    whole_columns,
 )
 from sparsegen.kernels.attention.gradient_attention import (
     STEP,
@@ -34,10 +35,8 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import BlockAttentionBackwardProblem, TokenOrder
 from sparsegen.system.integers import ceil_div, round_up
 
-NARROW, SMALL_TILE = (
-    128,
-    64,
-)  # columns up to which heads are narrow; keys or queries of a tile of one warpgroup
+# Columns up to which heads are narrow; keys or queries of a tile of one warpgroup.
+NARROW, SMALL_TILE = 128, 64
 NARROWER_VALUES = (192, 128)  # columns of Q and K, and of V, in whole chunks, where they differ
 STEPS_AHEAD = {64: 4, 128: 3, 192: 3, 256: 2}  # pairs of stages, by the columns of a row
 NOTES_BYTES = 128  # of a ring: barriers, and what the producer says of a tile
@@ -99,10 +98,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
 
     def scope(self, problem: BlockAttentionBackwardProblem) -> Iterator[Constraint]:
         yield from super().scope(problem)
-        yield Constraint(
-            problem.head_dim % ALIGNED == 0 and problem.head_dim <= WIDEST,
-            f"head_dim ({problem.head_dim}) is a multiple of {ALIGNED} up to {WIDEST}",
-        )
+        yield whole_columns(problem, WIDEST)
         columns = in_chunks(problem.head_dim), in_chunks(problem.value_columns)
         yield Constraint(
             problem.value_columns % ALIGNED == 0 and (columns[0] == columns[1] or columns == NARROWER_VALUES),
