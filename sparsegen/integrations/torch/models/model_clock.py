@@ -79,10 +79,11 @@ class TorchClock:
                 self.captured, self._graphs = False, []
             else:
                 return _in_turn(replays, self._device, Called.DEVICE)
-        for arrange in (first, second):
-            arrange()
-            for _ in range(WARMUP):
-                run()
+        with on_default_stream(shared_executor(self._device)):
+            for arrange in (first, second):
+                arrange()
+                for _ in range(WARMUP):
+                    run()
         return _in_turn([run, run], self._device, Called.HOST, before=[first, second])
 
     def _replays(self, run: Run, arrangements: Sequence[Arrange]) -> list[Run]:
