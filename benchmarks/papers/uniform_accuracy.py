@@ -16,7 +16,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import sparsegen
 from benchmarks.markdown import NONE, table
 from benchmarks.papers.budget import seconds
 from benchmarks.papers.study import CPU, Claim, Document, Point, Row, Setting, Study, svg
+from sparsegen.system.host_lock import private_lock
 
 PATTERNS: dict[str, dict[str, Any]] = {
     "unstructured": {"pattern": "unstructured"},
@@ -51,6 +52,7 @@ class Sizes:
 
     Attributes:
         steps: of an epoch.
+        batches: excerpts and images of a step.
         scored: sparsities at which other scores and iterative pruning are tried, too.
     """
 
@@ -59,13 +61,17 @@ class Sizes:
     seeds: int
     epochs: int
     steps: int
-    batch: int
+    batches: tuple[int, int]
     channels: int
     width: int
     layers: int
     length: int
     images: int
     tested: int
+
+    def batch_of(self, network: str) -> int:
+        """Excerpts or images of a step."""
+        return self.batches[NETWORKS.index(network)]
 
 
 WHOLE = Sizes(
@@ -74,7 +80,7 @@ WHOLE = Sizes(
     3,
     8,
     150,
-    256,
+    (64, 256),
     32,
     256,
     4,
@@ -82,8 +88,8 @@ WHOLE = Sizes(
     60000,
     10000,
 )
-ON_CPU = Sizes((0.5, 0.9), (0.9,), 3, 3, 60, 16, 8, 32, 2, 32, 8192, 1000)
-TINY = Sizes((0.5,), (0.5,), 1, 1, 1, 4, 4, 16, 1, 8, 64, 32)
+ON_CPU = Sizes((0.5, 0.9), (0.9,), 3, 3, 60, (16, 16), 8, 32, 2, 32, 8192, 1000)
+TINY = Sizes((0.5,), (0.5,), 1, 1, 1, (4, 4), 4, 16, 1, 8, 64, 32)
 
 
 class UniformAccuracy(Study):
@@ -109,7 +115,7 @@ class UniformAccuracy(Study):
         "hardly pruned would look better than dense. The paper's dense errors are of one training.",
         "Norms of whole columns are not normalised, and differ much between layers of so small a network: one global "
         "threshold takes some of them whole.",
-        "On a GPU products of the training are in TF32.",
+        "On a GPU the ResNet trains in TF32 and the Transformer in bfloat16 under autocast, in CUDA graphs of a step.",
         "A CPU runs smaller networks at fewer sparsities than a GPU does; the raw file tells the sizes.",
     )
     needs_gpu = False
@@ -204,13 +210,18 @@ MARGIN = {"transformer": 0.05, "resnet": 0.5}  # of an error that still counts a
 def _of_network(network: str, seed: int, sizes: Sizes, setting: Setting) -> Iterator[Point]:
     """The points of a network that is trained once for all of them."""
     trained = cache(lambda: Trained(network, seed, sizes, setting))
-    once = training_seconds(network, sizes)
-    yield Point(f"{network}, dense, seed {seed}", lambda: trained().dense(), 2 + once)
-    yield Point(f"{network}, {AGAIN}, seed {seed}", lambda: trained().dense_again(), once)
+    once = 1 + training_seconds(network, sizes)
+
+    def point(name: str, measure: Callable[[], dict[str, Any]], expected: float) -> Point:
+        named = f"{network}, {name}, seed {seed}"
+        return Point(named, measure, expected, is_timed=False, group=f"{network}, {seed}")
+
+    yield point("dense", lambda: trained().dense(), 2 + once)
+    yield point(AGAIN, lambda: trained().dense_again(), once)
     listed = [*_prunings(sizes)]
     for name, options, sparsity, rounds in sorted(listed, key=lambda one: not _tells(one, sizes)):
-        yield Point(
-            f"{network}, {name}, {sparsity:.0%}, seed {seed}",
+        yield point(
+            f"{name}, {sparsity:.0%}",
             lambda o=options, p=sparsity, r=rounds, n=name: {"pattern": n} | trained().pruned(o, p, r),
             rounds * once,
         )
@@ -223,18 +234,16 @@ def _tells(pruning: tuple[str, dict[str, Any], float, int], sizes: Sizes) -> boo
 
 
 def training_seconds(network: str, sizes: Sizes) -> float:
-    """Seconds of all epochs: products in TF32, some 60 activations a layer that are read or written, or launches."""
+    """Seconds of all epochs: products in TF32 or bfloat16, and some 60 activations a layer that are read or written."""
     steps = sizes.epochs * sizes.steps
     if network == "resnet":
-        pixels = 14**2 * sizes.channels * sizes.batch
-        return steps * seconds(
-            moved=100 * 4 * pixels, tf32=30 * 9 * 6 * pixels * sizes.channels, launches=500
-        )
-    places = sizes.batch * sizes.length
+        pixels = 14**2 * sizes.channels * sizes.batch_of(network)
+        return steps * seconds(moved=100 * 4 * pixels, tf32=30 * 9 * 6 * pixels * sizes.channels)
+    places = sizes.batch_of(network) * sizes.length
     products = 6 * places * (12 * sizes.layers * sizes.width**2 + 256 * sizes.width)
     attention = 12 * sizes.layers * places * sizes.length * sizes.width
-    moved = 60 * 4 * places * sizes.width * sizes.layers
-    return steps * seconds(tf32=products + 2 * attention, moved=moved, launches=120 * sizes.layers)
+    moved = 60 * 2 * places * sizes.width * sizes.layers
+    return steps * seconds(half=products + 2 * attention, moved=moved)
 
 
 def _prunings(sizes: Sizes) -> Iterator[tuple[str, dict[str, Any], float, int]]:
@@ -260,28 +269,33 @@ class Trained:
         self.task = _text_task(sizes, setting) if network == "transformer" else _digit_task(sizes, setting)
         torch.manual_seed(seed)
         self.model = self.task.model().to(self.place)
-        self.train(self.model, range(sizes.epochs))
-        self.weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.weights = self.kept(setting.shared)
+        self.model.load_state_dict(self.weights)
 
-    def train(self, model: Any, epochs: Iterable[int], *, pruned: bool = False) -> None:
-        """AdamW by the learning rates of some epochs of the whole schedule: a cosine from the first to the last."""
+    def kept(self, shared: Path | None) -> dict[str, Any]:
+        """The dense weights: trained once by the processes that share a folder."""
         import torch
 
+        if shared is None:
+            self.train(self.model, range(self.sizes.epochs))
+            return {name: value.clone() for name, value in self.model.state_dict().items()}
+        file = shared / f"{self.network}-{self.seed}.pt"
+        with private_lock(file.stem, shared / "locks"):
+            if not file.is_file():
+                torch.save(self.kept(None), file)
+        found: dict[str, Any] = torch.load(file, map_location=self.place)
+        return found
+
+    def train(self, model: Any, epochs: Iterable[int], *, pruned: bool = False) -> None:
+        """Train by the learning rates of some epochs of the whole schedule, with zeros held or not."""
+        from benchmarks.papers import steps
         from sparsegen.integrations.torch import hold_zeros
 
-        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-2)
-        if pruned:
-            hold_zeros(model, optimizer, exclude=EXCLUDED[self.network])
-        generator = torch.Generator().manual_seed(1000 + self.seed)
-        model.train()
-        for epoch in epochs:
-            for step in range(self.sizes.steps):
-                done = (epoch + step / self.sizes.steps) / self.sizes.epochs
-                for group in optimizer.param_groups:
-                    group["lr"] = 2e-3 * (0.02 + 0.98 * (1 + math.cos(math.pi * done)) / 2)
-                optimizer.zero_grad(set_to_none=True)
-                self.task.loss(model, self.task.draw(generator)).backward()
-                optimizer.step()
+        sizes = self.sizes
+        schedule = steps.rates(epochs, sizes.steps, sizes.epochs)
+        chosen = steps.drawn(self.task.most, sizes.batch_of(self.network), len(schedule), 1000 + self.seed)
+        held = partial(hold_zeros, model, exclude=EXCLUDED[self.network]) if pruned else None
+        steps.train(model, lambda m, row: self.task.loss(m, self.task.draw(row)), chosen, schedule, held)
 
     def told(self, error: float, **more: Any) -> dict[str, Any]:
         from dataclasses import asdict
@@ -297,6 +311,7 @@ class Trained:
         }
 
     def dense(self) -> dict[str, Any]:
+        self.model.load_state_dict(self.weights)
         return self.told(self.task.error(self.model), pattern="dense", sparsity=0.0)
 
     def dense_again(self) -> dict[str, Any]:
@@ -333,21 +348,26 @@ class Trained:
 
     def gradients(self, model: Any) -> dict[str, Any]:
         """Gradients of the loss on some batches by all that is pruned; other tensors get none."""
-        import torch
+        from benchmarks.papers import steps
 
-        model.zero_grad()
-        generator = torch.Generator().manual_seed(7)
-        for _ in range(4):
-            self.task.loss(model, self.task.draw(generator)).backward()
+        model.zero_grad(set_to_none=True)
+        for row in steps.drawn(self.task.most, self.sizes.batch_of(self.network), 4, 7):
+            self.task.loss(model, self.task.draw(row.to(self.place))).backward()
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task of a network: how it is made, a batch, its loss, and the error on data that it did not learn from."""
+    """A task of a network: how it is made, a batch, its loss, and the error on data that it did not learn from.
+
+    Attributes:
+        most: numbers below it choose what is in a batch.
+        draw: the batch that some numbers choose.
+    """
 
     what: str
     model: Callable[[], Any]
+    most: int
     draw: Callable[[Any], Any]
     loss: Callable[[Any, Any], Any]
     error: Callable[[Any], float]
@@ -368,20 +388,20 @@ def _digit_task(sizes: Sizes, setting: Setting) -> Task:
         torch.from_numpy(np.ascontiguousarray(a)).to(place) for a in (unseen.images[:, None], unseen.labels)
     )
 
-    def draw(generator: Any) -> Any:
-        chosen = torch.randint(len(y), (sizes.batch,), generator=generator).to(place)
+    def draw(chosen: Any) -> Any:
         return x[chosen], y[chosen]
 
     def error(model: Any) -> float:
         model.eval()
         with torch.no_grad():
-            wrong = sum(
-                int((model(a).argmax(1) != b).sum())
-                for a, b in zip(tx.split(500), ty.split(500), strict=True)
-            )
-        return 100 * wrong / len(ty)
+            parts = zip(tx.split(500), ty.split(500), strict=True)
+            wrong = torch.stack([(model(a).argmax(1) != b).sum() for a, b in parts])
+        return 100 * int(wrong.sum()) / len(ty)
 
-    return Task(what, lambda: ResNet(sizes.channels), draw, lambda m, b: cross_entropy(m(b[0]), b[1]), error)
+    def loss(model: Any, batch: Any) -> Any:
+        return cross_entropy(model(batch[0]), batch[1])
+
+    return Task(what, lambda: ResNet(sizes.channels), len(y), draw, loss, error)
 
 
 def _text_task(sizes: Sizes, setting: Setting) -> Task:
@@ -395,13 +415,14 @@ def _text_task(sizes: Sizes, setting: Setting) -> Task:
     known, unknown = (torch.from_numpy(part.astype(np.int64)).to(place) for part in (learnt, unseen))
     span = torch.arange(sizes.length + 1, device=place)
 
-    def draw(generator: Any) -> Any:
-        starts = torch.randint(len(known) - sizes.length - 1, (sizes.batch, 1), generator=generator).to(place)
-        found = known[starts + span]
+    def draw(starts: Any) -> Any:
+        found = known[starts[:, None] + span]
         return found[:, :-1], found[:, 1:]
 
     def loss(model: Any, batch: Any) -> Any:
-        return cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+        with torch.autocast(place.type, torch.bfloat16, enabled=setting.is_timed):
+            found = model(batch[0])
+        return cross_entropy(found.float().flatten(0, 1), batch[1].flatten())
 
     def error(model: Any) -> float:
         model.eval()
@@ -410,10 +431,13 @@ def _text_task(sizes: Sizes, setting: Setting) -> Task:
         )
         found = unknown[starts[:, None] + span]
         with torch.no_grad():
-            losses = [float(loss(model, (part[:, :-1], part[:, 1:]))) for part in found.split(50)]
-        return statistics.mean(losses) / math.log(2)
+            losses = [loss(model, (part[:, :-1], part[:, 1:])) for part in found.split(50)]
+        return statistics.mean(torch.stack(losses).tolist()) / math.log(2)
 
-    return Task(what, lambda: ByteTransformer(sizes.width, sizes.layers, sizes.length), draw, loss, error)
+    most = len(known) - sizes.length - 1
+    return Task(
+        what, lambda: ByteTransformer(sizes.width, sizes.layers, sizes.length), most, draw, loss, error
+    )
 
 
 def _sparsities(document: Document) -> list[float]:
