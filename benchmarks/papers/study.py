@@ -204,7 +204,9 @@ class Study(ABC):
         """Measure points that time nothing side by side; whether some are left."""
         from benchmarks.papers.together import Together
 
-        left = Together(self.module, setting, together, budget, raw.begin, raw.hold, raw.fail).measure(points)
+        left = Together(
+            self.module, setting, together, budget, raw.begin, raw.hold, raw.fail, raw.leave
+        ).measure(points)
         failed = [point.name for point in points if point.name in raw.failed]
         if left or failed:
             click.echo(f"{len(left)} points are left, {len(failed)} failed; the same command goes on")
@@ -336,6 +338,12 @@ class RawFile:
     def fail(self, point: Point, why: str) -> None:
         """Write why there is no row of a point."""
         self.failed[point.name] = why
+        self._write()
+
+    def leave(self, point: Point) -> None:
+        """Write nothing of a point that was begun, unless it failed before."""
+        if self.failed.get(point.name) == BROKEN_OFF:
+            del self.failed[point.name]
         self._write()
 
     def hold(self, point: Point, measured: dict[str, Any], taken: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
 import shutil
 import tempfile
@@ -26,7 +27,6 @@ from sparsegen.settings import Settings
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # one each: processes are many
 GPUS = "CUDA_VISIBLE_DEVICES"
 MOST_DEATHS = 3  # of processes without a result between, after which none is begun any more
-LAST_SECONDS = 20.0  # for a process to end
 
 Done = Callable[[Point, dict[str, Any], float], None]  # with the seconds that it took
 Failed = Callable[[Point, str], None]
@@ -49,7 +49,7 @@ class Together:
 
     Attributes:
         module: where the study is.
-        begun, done, failed: called here, in this process, when a point begins and ends.
+        begun, done, failed, left: called here, in this process, when a point begins, ends, or is left half done.
     """
 
     module: str
@@ -59,13 +59,17 @@ class Together:
     begun: Callable[[Point], None]
     done: Done
     failed: Failed
+    left: Callable[[Point], None]
     taken: float = 0.0  # seconds of all points that are done
     expected: float = 0.0
     deaths: int = 0
     workers: list[Worker] = field(default_factory=list)
 
     def measure(self, points: list[Point]) -> list[Point]:
-        """Measure points, those that come first first; those for which there was no time are returned."""
+        """Measure points, those that come first first; those for which there was no time are returned.
+
+        Those that are not done when the budget's whole time is up are as though they had not begun.
+        """
         waiting = list(points)
         with tempfile.TemporaryDirectory() as folder, _private(Path(folder)):
             setting = replace(self.setting, shared=Path(folder))
@@ -75,18 +79,20 @@ class Together:
                 for worker in [*self.workers]:
                     self._give(worker, waiting)
                 while any(worker.point for worker in self.workers):
-                    for worker in self._heard():
+                    heard = self._heard()
+                    if not heard:  # time is up
+                        break
+                    for worker in heard:
                         if self._result(worker):
                             self._give(worker, waiting)
                         elif waiting and self.deaths < MOST_DEATHS:
                             self._give(self._begin(worker.gpu, setting), waiting)
             finally:
                 for worker in self.workers:
-                    worker.pipe.close()
-                for worker in self.workers:
-                    worker.process.join(LAST_SECONDS)
                     worker.process.kill()
-        return waiting
+                    if worker.point:
+                        self.left(worker.point)
+        return waiting + [worker.point for worker in self.workers if worker.point]
 
     def _begin(self, gpu: int, setting: Setting) -> Worker:
         context = get_context("spawn")
@@ -114,8 +120,11 @@ class Together:
             worker.pipe.send(worker.point.name)
 
     def _heard(self) -> list[Worker]:
+        """The processes of which there is news; none if time is up before."""
         by_pipe = {worker.pipe: worker for worker in self.workers if worker.point}
-        return [by_pipe[ready] for ready in connection.wait(list(by_pipe))]  # type: ignore[index]
+        within = max(0.0, self.budget.whole - time.monotonic())
+        ready = connection.wait(list(by_pipe), None if math.isinf(within) else within)
+        return [by_pipe[one] for one in ready]  # type: ignore[index]
 
     def _result(self, worker: Worker) -> bool:
         """Take a result, and pass it on; False if the process is at its end."""
