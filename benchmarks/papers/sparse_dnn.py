@@ -36,7 +36,7 @@ from sparsegen.operators.sparse_network import Readout
 from sparsegen.system.numpy_types import Array
 
 IMAGES, CALLS = 60000, 5
-CORES = 4  # how much faster than two cores those of a machine with an H200 make networks
+GENERATED, PACKED = 24e-9 / 8, 300e-9 / 8  # seconds of a weight by 16 cores, of which 8 are busy
 THRESHOLD = 0.5  # of white, from which a pixel is 1
 CHECKED = {1024: 60000, 4096: 8192, 16384: 2048, 65536: 512}  # inputs held against float64, by neurons
 ON_EMULATOR = {1024: 1024, 4096: 256, 16384: 64, 65536: 32}  # inputs there
@@ -187,9 +187,9 @@ def packed(network: Network, count: int, devices: Sequence[Device]) -> DeviceGro
 def network_seconds(neurons: int, layers: int, images: int) -> float:
     """Seconds until a network lies on a device; nearly all are the host's.
 
-    A weight takes 70 ns to generate and 90 to pack (two cores of a server), an image 2 ns a pixel to enlarge.
+    An image takes 2 ns a pixel to enlarge.
     """
-    return 5 + FAN_IN * neurons * layers * (70e-9 + 90e-9) / CORES + images * neurons * 2e-9
+    return 5 + FAN_IN * neurons * layers * (GENERATED + PACKED) + images * neurons * 2e-9
 
 
 def check_seconds(neurons: int, layers: int, images: int) -> float:
@@ -199,7 +199,7 @@ def check_seconds(neurons: int, layers: int, images: int) -> float:
     """
     weights = FAN_IN * neurons * layers
     checked = min(images, CHECKED.get(neurons, images))
-    return weights * 90e-9 / CORES + seconds(float32=5 * 2 * weights * checked, compiled=4)
+    return weights * PACKED + seconds(float32=5 * 2 * weights * checked, compiled=4)
 
 
 def timed(neurons: int, layers: int, count: int, setting: Setting, gpus: int) -> dict[str, Any]:

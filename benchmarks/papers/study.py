@@ -279,18 +279,16 @@ def write_turn(study: Study, setting: Setting, before: Progress, taken: float) -
     after = study.progress(setting)
     if after.held == before.held:
         return
-    rows = rows_of(result_file(setting.device, TURNS))
-    rows.append(
-        {
-            "study": study.name,
-            "rows": after.held - before.held,
-            "left": after.left,
-            "seconds": round(taken, 1),
-            "expected_seconds": round(START + before.expected - after.expected, 1),
-            "expected_left_seconds": round(after.expected, 1),
-        }
-    )
-    write_results(setting.device, TURNS, rows)
+    row = {
+        "study": study.name,
+        "rows": after.held - before.held,
+        "left": after.left,
+        "seconds": round(taken, 1),
+        "expected_seconds": round(START + before.expected - after.expected, 1),
+        "expected_left_seconds": round(after.expected, 1),
+    }
+    with private_lock(TURNS, Settings.from_environment().cache / "locks"):  # studies may run side by side
+        write_results(setting.device, TURNS, [*rows_of(result_file(setting.device, TURNS)), row])
 
 
 class RawFile:

@@ -90,6 +90,7 @@ class Together:
             finally:
                 for worker in self.workers:
                     worker.process.kill()
+                    worker.process.join()
                     if worker.point:
                         self.left(worker.point)
         return waiting + [worker.point for worker in self.workers if worker.point]
