@@ -160,6 +160,7 @@ class Training:
     def captured(self) -> Callable[[], None]:
         """A replay of a step as a CUDA graph; some steps are made before."""
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
                 self.step()
