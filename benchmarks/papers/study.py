@@ -176,12 +176,17 @@ class Study(ABC):
         """
         raw = RawFile(self, setting, again)
         fresh, failed = ([p for p in some if part in (ALL, PARTS[p.is_timed])] for some in raw.left())
-        if together > 1 and (untimed := [point for point in (*fresh, *failed) if not point.is_timed]):
-            if self._untimed(raw, untimed, setting, budget, together):
+        alone = [*fresh, *failed]
+        if together > 1:
+            passed = self._side_by_side(raw, [p for p in alone if not p.is_timed], setting, budget, together)
+            if new := [point.name for point in fresh if point.name in raw.failed]:
+                click.echo(f"{len(new)} points failed: {', '.join(new)}; the same command goes on")
                 return False
-            fresh, failed = ([point for point in some if point.is_timed] for some in (fresh, failed))
-        passed, is_first = 0, True
-        for point in (*fresh, *failed):
+            alone = [point for point in alone if point.is_timed]
+        else:
+            passed = 0
+        is_first = not passed
+        for point in alone:
             if not budget.allows(point.expected, first=is_first):
                 passed += 1
                 continue
@@ -192,25 +197,20 @@ class Study(ABC):
         if passed:
             click.echo(f"time is up: {passed} points are left; the same command goes on")
             return False
-        if raw.failed:
-            told = "; ".join(f"{name}: {why}" for name, why in raw.failed.items())
-            raise click.ClickException(f"{self.name}: {len(raw.failed)} points failed: {told}")
+        if broken := {point.name: raw.failed[point.name] for point in failed if point.name in raw.failed}:
+            told = "; ".join(f"{name}: {why}" for name, why in broken.items())
+            raise click.ClickException(f"{self.name}: {len(broken)} points failed: {told}")
         click.echo(f"{self.name}: complete" + ("" if part == ALL else f", what is {part}"))
         return True
 
-    def _untimed(
+    def _side_by_side(
         self, raw: RawFile, points: list[Point], setting: Setting, budget: Budget, together: int
-    ) -> bool:
-        """Measure points that time nothing side by side; whether some are left."""
+    ) -> int:
+        """Measure points that time nothing, some at a time; the number of those for which there was no time."""
         from benchmarks.papers.together import Together
 
-        left = Together(
-            self.module, setting, together, budget, raw.begin, raw.hold, raw.fail, raw.leave
-        ).measure(points)
-        failed = [point.name for point in points if point.name in raw.failed]
-        if left or failed:
-            click.echo(f"{len(left)} points are left, {len(failed)} failed; the same command goes on")
-        return bool(left or failed)
+        calls = raw.begin, raw.hold, raw.fail, raw.leave
+        return len(Together(self.module, setting, together, budget, *calls).measure(points)) if points else 0
 
     def command(self) -> click.Command:
         """The study's command line."""
