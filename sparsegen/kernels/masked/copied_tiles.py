@@ -54,6 +54,7 @@ EVEN_DENSITY = 0.97
 MOST_TAIL = 16
 WIDTHS = (256, 192, 128, 64)  # columns of a tile
 WIDEST = WIDTHS[0]
+MOST_ALTERNATIVES = 5
 KEPT = 0.5  # fraction of the L2 for the rows of A that a group of tiles reads again and again
 MOST_SHARES = 144  # blocks that share tiles: no device of compute capability 9.x has more multiprocessors
 NARROW = 128  # columns of a sampled result's narrow tiles
@@ -220,6 +221,14 @@ class CopiedTiles(Family[P, C]):
         return self._fastest_width(
             problem, features, [replace(start, cluster=2 if is_pair else 1, order=order)], device
         )
+
+    def alternatives(self, problem: P, features: Features, device: Device) -> tuple[C, ...]:
+        """The heuristic config with tiles of other widths, single and in pairs, the fastest first."""
+        found = self.heuristic(problem, features, device)
+        others = [replace(found, tile_n=tile_n, cluster=cluster) for tile_n in WIDTHS for cluster in (1, 2)]
+        valid = (c for c in others if c != found and self.is_valid(problem, c, device))
+        worth = [config for config in valid if self.is_worth_trying(problem, config, device)]
+        return tuple(self.by_time(problem, features, worth, device)[:MOST_ALTERNATIVES])
 
     def _fastest_width(self, problem: P, features: Features, some: Iterable[C], device: Device) -> C:
         """The config with the width of tiles that should be fastest; of equals the widest."""
