@@ -235,7 +235,7 @@ class CopiedTiles(Family[P, C]):
         each = [replace(config, tile_n=tile_n) for tile_n in WIDTHS for config in some]
         valid = [config for config in each if self.is_valid(problem, config, device)]
         worth = [config for config in valid if self.is_worth_trying(problem, config, device)]
-        return self.fastest(problem, features, worth or valid or each, device)
+        return self.fastest(problem, features, worth or valid, device) if valid else each[0]
 
     def _columns(self, problem: P, device: Device) -> float:
         """The columns of tiles of rows for each multiprocessor."""
@@ -285,8 +285,8 @@ class CopiedTiles(Family[P, C]):
         side, union = Side.of(problem), self._union(problem)
         blocks, rows = ceil_div(side.inner, side.inner_block), problem.batch * self._row_tiles(side)
         columns = ceil_div(side.columns, config.tile_n * config.cluster)
-        ranks = rows if rows * columns <= FEW * clusters else 1
-        of_block = side.inner / blocks / self._step(problem)
+        ranks = max(1, rows) if rows * columns <= FEW * clusters else 1
+        of_block = side.inner / max(1, blocks) / self._step(problem)
         steps = [live * of_block for live in ranked_blocks(blocks, union, ranks)]
         return counted_out(steps, columns * (rows // ranks), clusters)
 

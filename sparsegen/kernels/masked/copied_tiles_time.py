@@ -23,7 +23,7 @@ from sparsegen.operators import DType, Float8
 # Fraction of the rate of large dense products that a multiprocessor reaches, by a tile's columns: they take turns of
 # power that large products do not leave. Of 192 columns it is between its neighbours, not measured.
 REACHED = {256: 1.13, 192: 1.06, 128: 1.06, 64: 0.79}
-REACHED_BY_8BIT = {256: 0.92, 128: 1.06, 64: 0.68}
+REACHED_BY_8BIT = {256: 0.92, 192: 0.92, 128: 1.06, 64: 0.68}
 TF32_REACHED = 0.97
 IN_PAIRS = 1.2  # of a warpgroup's rate where it skips steps that the other one multiplies
 # Bytes that a multiprocessor gets from the L2 in a cycle: among all, of sampled products, and alone.
@@ -175,7 +175,7 @@ def sampled_counts(
         of_block, of_tile, of_narrow: units of columns in a block, in a cluster's wide tiles, and the most in its narrow
             ones, which take what is left of a row.
     """
-    ranks = min(rows, MOST_RANKS)
+    ranks = max(1, min(rows, MOST_RANKS))
     wide = narrow = 0.0
     for live in ranked_blocks(blocks, share, ranks):
         for whole, weight in ((math.floor(live), 1 - live % 1), (math.floor(live) + 1, live % 1)):
