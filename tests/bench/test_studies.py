@@ -178,10 +178,20 @@ def test_generation(studies: Studies) -> None:
     assert rows[0]["model"] == "dense float16" and "batch 2" in output
     assert all(0 < error < 4e-3 for row in rows for error in row["errors"].values())
     of_dense = {row["model"]: row["logits_error"] for row in rows}
+    patterned = {row["model"]: row["sparsity"] for row in rows if row["logits_error"] is None}
+    assert patterned == {"2:4 int4": 0.5, "64:2:8 int4": 0.75}
     assert of_dense["sparse float16"] < of_dense["sparse int8"] < of_dense["sparse int4"] < 1
     assert rows[0]["linear_bytes"] == 2 * 2 * sum(
         m * k for m, k in ((256, 128), (128, 128), (384, 128), (128, 192))
     )
+
+
+def test_low_bit_race(studies: Studies) -> None:
+    rows, output = studies.run("low_bit_race", "--tiny")
+    assert len(rows) == 4 * 12 and all(0 < row["relative_error"] < 1e-3 for row in rows)
+    stored = {row["what"]: row["bytes_per_weight"] for row in rows}
+    assert stored["64:2:16 int4"] == 0.1015625 and stored["64:2:8 int4"] == 0.203125
+    assert stored["2:4 int4"] == 0.375 < stored["70% e4m3"] and "256 x 512 x 16" in output
 
 
 def test_attention_masks(studies: Studies) -> None:
