@@ -2,6 +2,7 @@
 
     python -m benchmarks.attention_masks --seed 7                     # all parts; five minutes of one H200
     python -m benchmarks.attention_masks --seed 7 --part windows      # one part
+    python -m benchmarks.attention_masks --row 'windows .*tokens 12288 .*window 1024$'
     python -m benchmarks.attention_masks --device emulator --tiny     # a check without times
 
 Parts: ``masks`` (the issue's sizes, few live blocks of short rows, then drawn ones: other sizes and masks for each
@@ -26,6 +27,7 @@ mask leaves out: the price of ignoring the mask. Raw output: ``attention_masks.j
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -304,8 +306,8 @@ def planned(
 ) -> Iterator[tuple[Measure, Any, dict[str, Any]]]:
     """Yields what measures each row of some parts, the row, and its name in the raw file."""
     of_parts: tuple[tuple[str, Measure, Any], ...] = (
-        ("masks", measured, TINY if tiny else (*ISSUE, *SHORT)),
         ("fixed", measured_fixed, TINY_FIXED if tiny else FIXED),
+        ("masks", measured, TINY if tiny else (*ISSUE, *SHORT)),
         ("replays", measured_replays, TINY_REPLAYS if tiny else REPLAYS),
         ("shares", measured_share, TINY_SHARES if tiny else SHARES),
         ("uneven", measured_uneven, TINY_UNEVEN if tiny else UNEVEN),
@@ -322,9 +324,13 @@ def planned(
                 yield measure, row, {"part": part, "seed": seed + number, **asdict(row)}
 
 
+def sizes_of(row: AnyRow) -> str:
+    """Names and values of a row's sizes."""
+    return " ".join(f"{name} {value}" for name, value in asdict(row).items() if value)
+
+
 def told(row: AnyRow, found: dict[str, Any]) -> str:
     """A line for a row."""
-    sizes = " ".join(f"{name} {value}" for name, value in asdict(row).items() if value)
     times = []
     for name in ("us", *PASSES):
         if name in found:
@@ -336,7 +342,7 @@ def told(row: AnyRow, found: dict[str, Any]) -> str:
     live = f"{found['live']:.3f} live" if "live" in found else ""
     reached += f" {found['over_share']} of the share" if "over_share" in found else ""
     reached += f" chosen: {found['chosen']}" if "chosen" in found else ""
-    return f"{sizes} {live}: {'; '.join(times)} {reached} {found.get('failed') or ''}"
+    return f"{sizes_of(row)} {live}: {'; '.join(times)} {reached} {found.get('failed') or ''}"
 
 
 @click.command()
@@ -349,19 +355,28 @@ def told(row: AnyRow, found: dict[str, Any]) -> str:
     type=click.Choice(list(SECONDS)),
     help="parts to measure; by default all",
 )
+@click.option(
+    "--row", "wanted", default="", help="regular expression: rows whose part and sizes have it, alone"
+)
 @click.option("--rows", "count", default=9, show_default=True, help="drawn rows beside the fixed ones")
 @click.option(
     "--limit", default=400.0, show_default=True, help="seconds within which rows that begin should end"
 )
 @click.option("--tiny", is_flag=True, help="small rows alone, for a test")
-def main(name: str, seed: int, parts: tuple[str, ...], count: int, limit: float, tiny: bool) -> None:
+def main(
+    name: str, seed: int, parts: tuple[str, ...], wanted: str, count: int, limit: float, tiny: bool
+) -> None:
     began, device = time.monotonic(), find_device(name)
     place, now = torch_place(device), state()
     earlier = [row for row in rows_of(result_file(device, NAME)) if row["state"] == now]
     earlier = [] if now.endswith(CHANGED) else earlier  # no two such states need be the same
     rows: list[dict[str, Any]] = []
     missing = 0
-    plan = list(planned(parts or tuple(SECONDS), seed, count, tiny))
+    plan = [
+        planned_row
+        for planned_row in planned(parts or tuple(SECONDS), seed, count, tiny)
+        if re.search(wanted, f"{planned_row[2]['part']} {sizes_of(planned_row[1])}")
+    ]
     for part, own in groupby(plan, lambda planned_row: planned_row[2]["part"]):
         amount = len(list(own))
         click.echo(f"{part}: {amount} rows, some {amount * SECONDS[part]:.0f} s on a GPU")
