@@ -101,6 +101,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "decode-strips": of_rows("sweep_decode_strips", study_tables.sweep),
     "softmax": lambda: attention_tables.softmax(RESULTS, peers()),
     "attention": lambda: attention_tables.attention(RESULTS),
+    "fixed-masks": lambda: attention_tables.fixed(DEVICES),
+    "single-warps": lambda: attention_tables.warps(DEVICES),
     "training": of_rows("training", study_tables.training),
     "graph-capture": of_rows("graph_capture", study_tables.graph_capture),
     "masked-products": lambda: masked_tables.products(RESULTS),
