@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.papers.budget import Budget
-from benchmarks.papers.study import BROKEN_OFF, Point, Setting, why_failed
+from benchmarks.papers.study import BROKEN_OFF, CPU, Point, Setting, device_of, why_failed
 from sparsegen.settings import Settings
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # one each: processes are many
@@ -154,6 +154,8 @@ def work(module: str, setting: Setting, pipe: connection.Connection) -> None:
         import torch
 
         torch.set_num_threads(1)
+    name = CPU if setting.device.key == CPU else setting.device.backend
+    setting = replace(setting, device=device_of(name))  # the first of those that this process sees
     points = {point.name: point for point in importlib.import_module(module).STUDY.points(setting)}
     while True:
         try:
