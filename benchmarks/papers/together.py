@@ -11,6 +11,8 @@ import importlib
 import math
 import os
 import shutil
+import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -68,10 +70,11 @@ class Together:
     def measure(self, points: list[Point]) -> list[Point]:
         """Measure points, those that come first first; those for which there was no time are returned.
 
-        Those that are not done when the budget's whole time is up are as though they had not begun.
+        Those that are not done when the budget's whole time is up, or when this process is told to end, are as though
+        they had not begun.
         """
         waiting = list(points)
-        with tempfile.TemporaryDirectory() as folder, _private(Path(folder)):
+        with tempfile.TemporaryDirectory() as folder, _private(Path(folder)), _told_to_end():
             setting = replace(self.setting, shared=Path(folder))
             try:
                 for number in range(min(self.count, len(waiting))):
@@ -186,6 +189,16 @@ def _private(folder: Path) -> Iterator[None]:
         shutil.copy(held, folder / "tuned.db")
     with _environment({"SPARSEGEN_DB": str(folder / "tuned.db")}):
         yield
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[None]:
+    """A process that is told to end does so with what it began put in order."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
