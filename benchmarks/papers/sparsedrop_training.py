@@ -393,8 +393,9 @@ def step_of(document: Document, network: str, method: str, p: float) -> Row | No
 def seconds_to_best(document: Document, rows: Sequence[Row]) -> float | None:
     """Steps to the best loss times the time of a step."""
     step = step_of(document, rows[0]["network"], rows[0]["method"], rows[0]["p"])
-    ms = step and step["ms_per_step"]
-    return ms and ms * statistics.mean(row["steps_to_best"] for row in rows) / 1e3
+    if step is None or not step["ms_per_step"]:
+        return None
+    return float(step["ms_per_step"] * statistics.mean(row["steps_to_best"] for row in rows) / 1e3)
 
 
 def best_of(document: Document, network: str, method: str) -> list[Row]:
