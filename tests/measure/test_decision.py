@@ -106,7 +106,7 @@ def test_one_answer_for_both_ways_needs_nothing_more(
 
 
 def test_a_win_by_the_host_alone_is_none(entered: list[Called], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the device is busy with something else, its time alone counts, from Python too."""
+    """Beside other work of the device its time alone counts, from Python too."""
     for device_us, ours_run in ((60.0, False), (46.9, True), (40.0, True)):
         monkeypatch.setitem(TIMES, Called.HOST, (61.0, 70.0))
         monkeypatch.setitem(TIMES, Called.DEVICE, (device_us, 46.0))

@@ -1,7 +1,7 @@
 """Expected times of masked products whose tiles TMA loads.
 
 A step brings 128 bytes of each of the tile's rows and columns. It takes what the tensor cores take, or what the bytes
-take from the L2, of which thread blocks that compute at the same time get equal parts. So steps of the last, uneven
+take from the L2: thread blocks that compute at the same time get equal parts of its rate. So steps of the last, uneven
 wave are shorter. Tiles are counted out to thread blocks, as the kernels do it: the longest first, forwards and
 backwards in turn, or whole waves of equally long ones.
 
@@ -66,7 +66,7 @@ class Tiles(NamedTuple):
         return max(1, self.device.multiprocessors // self.cluster)
 
     def step_us(self, columns: int, clusters: float) -> float:
-        """Microseconds of a step of tiles of so many columns, while so many clusters compute."""
+        """Microseconds of a step of tiles with these columns, while some clusters compute."""
         rates, cycles = self.device.expected_rates, self.device.cycles_per_us
         is_8bit = isinstance(self.factor, Float8)
         inner = ROW_BYTES // (1 if isinstance(self.factor, Float8) else self.factor.itemsize)
@@ -86,7 +86,7 @@ class Tiles(NamedTuple):
         return float((multiplied**NORM + loaded**NORM) ** (1 / NORM))
 
     def spread_us(self, columns: int, spread: Spread) -> float:
-        """Microseconds of tiles of so many columns that are spread over the clusters."""
+        """Microseconds of tiles with these columns that are spread over the clusters."""
         tail = spread.most - spread.least
         busy = (spread.total - spread.least * self.clusters) / tail if tail else 0.0
         return spread.least * self.step_us(columns, self.clusters) + tail * self.step_us(columns, busy)

@@ -40,7 +40,7 @@ def lone_store_cycles(elements: float, threads: int) -> float:
 
 
 def column_store_cycles(elements: float, rows: int, itemsize: int, *, is_aligned: bool) -> float:
-    """Cycles of a multiprocessor to store elements of a column-major C, of which a warp has some consecutive rows.
+    """Cycles of a multiprocessor to store elements of a column-major C, some consecutive rows by each warp.
 
     Args:
         rows: consecutive rows, which lie in one sector of 32 bytes or in whole ones.
