@@ -132,7 +132,8 @@ def _called(operator: Any) -> Attend:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         heads = q[0], k[0], v[0]
         if takes_tensors:
-            return operator(*heads)[None]
+            out: Tensor = operator(*heads)
+            return out[None]
         return torch.from_numpy(operator(*(t.numpy() for t in heads)))[None]
 
     return attend

@@ -217,7 +217,7 @@ def measured_uneven(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
     found = asdict(row) | {"live": round(live, 4)}
     forms, errors = row_forms(q, k, v, mask, out), {}
     one = [tensor[:, :1].float() for tensor in (q, k, v)]
-    right = scaled_dot_product_attention(*one, attn_mask=mask[0].expand())
+    right = scaled_dot_product_attention(one[0], one[1], one[2], attn_mask=mask[0].expand())
     for name, call in forms.items():
         out.fill_(torch.nan)
         call()
