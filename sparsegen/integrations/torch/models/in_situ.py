@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -97,6 +98,7 @@ def decide(
     fuse: bool = True,
     capture: bool = True,
     compile_mode: CompileMode | None = None,
+    holders: Mapping[str, nn.Module] = MappingProxyType({}),
 ) -> InSitu:
     """Make those layers of a model sparse with which it gets faster, in place; it is never slower than it was.
 
@@ -112,6 +114,7 @@ def decide(
         fuse: share launches and fuse activations.
         capture: time CUDA graphs if that is possible, else calls from Python.
         compile_mode: time both models of the end as `torch.compile` compiles them in this mode, called from Python.
+        holders: see `Arranger`.
 
     Raises:
         OperandError: no inputs. What the model raises is passed on, and it is then as it was.
@@ -123,7 +126,7 @@ def decide(
 
     was_training = model.training
     trained = [p for layer in sparse.values() for p in layer.parameters() if p.requires_grad]
-    arranger = Arranger(model, dense, sparse)
+    arranger = Arranger(model, dense, sparse, holders=holders)
     done = False
     try:
         for parameter in trained:  # values that train are brought to the kernels at each call
@@ -134,7 +137,7 @@ def decide(
         with torch.no_grad():
             seen = trace(model, dense, run)
             if fuse:
-                arranger = Arranger(model, dense, sparse, seen.sites, seen.shared)
+                arranger = Arranger(model, dense, sparse, seen.sites, seen.shared, holders)
             facts = ModelFacts(model, example_inputs, sparse, seen.tokens, captures=capture)
             device = _device_of(model)
             trials = _Trials(arranger, run, clock or TorchClock(device, capture), facts)
