@@ -71,6 +71,10 @@ class Arranger:
         self._together = {names: SharedInput([sparse[name] for name in names]) for names in self.shared}
         self._modules = {site.names: model.get_submodule(site.names[0]) for site in self.sites}
 
+    def may_share(self, names: Sequence[str]) -> bool:
+        """True if some of these layers may share a launch."""
+        return any(set(names) & set(group) for group in self.shared)
+
     def _is_plain(self, name: str) -> bool:
         """True of a linear layer, which reads the very tensor that it is called with."""
         return name in self.sparse and type(self._holders[name]) is SparseLinear
