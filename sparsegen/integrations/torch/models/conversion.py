@@ -147,8 +147,8 @@ def convert(
             holder = SparseConv2d.from_dense(module, _mask(module, matrix), run_dense=policy, db=db)
             ready[name], holders[name] = holder.product, holder
         else:
-            pattern = SparsePattern(matrix, run_dense=policy, db=db)
-            ready[name] = _on_pattern(module, pattern, torch.tensor(matrix.values), rounding)
+            places = SparsePattern(matrix, run_dense=policy, db=db)
+            ready[name] = _on_pattern(module, places, torch.tensor(matrix.values), rounding)
     found = None
     if example_inputs is None:
         sites = tuple(sites_in_sequences(model, candidates.layers)) if fuses else ()

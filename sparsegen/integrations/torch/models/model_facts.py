@@ -98,7 +98,8 @@ class ModelFacts:
         if device is not None:
             toolchain = backends.toolchain(device)
             with ThreadPoolExecutor() as pool:
-                list(pool.map(lambda one: _compiled(*one, toolchain), wanted))
+                for config, problem in wanted:
+                    pool.submit(_compiled, config, problem, toolchain)
 
     def also(self, *facts: object) -> ModelFacts:
         """The same with other facts that times depend on."""
