@@ -166,7 +166,7 @@ def pruned(weight: Tensor, sparsity: float) -> Tensor:
 
 
 def of_chosen(weight: Tensor, alike: int, of: int) -> Tensor:
-    """The two largest weights in four of so many columns, those that are the largest in rows that choose alike."""
+    """The two largest weights in four chosen of some columns, those that are the largest in rows that choose alike."""
     m, k = weight.shape
     groups = weight.view(m, k // of, of)
     sizes = weight.abs().view(m // alike, alike, k // of, of).sum(1)
@@ -194,7 +194,7 @@ class Model:
 
     Attributes:
         make: from a pruned weight and the most tokens of a call; reads and rounds.
-        pattern: rows that choose alike and columns of which they choose; none of random zeros.
+        pattern: rows that choose alike, and the columns that they choose from; None for random zeros.
     """
 
     make: Callable[[Tensor, int], Make]
