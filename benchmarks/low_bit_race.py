@@ -3,7 +3,7 @@
     python -m benchmarks.low_bit_race                             # a minute
     python -m benchmarks.low_bit_race --device emulator --tiny    # a check without times
 
-Layers of large language models times 1, 4, 8 and 16 tokens; activations are float16, configs the heuristics'. All ways
+Layers of large language models times 8, 1, 4 and 16 tokens; activations are float16, configs the heuristics'. All ways
 of a row are timed in turn with a cold L2 full of dirty lines, in microseconds, so that ratios are of one state of the
 device: `quantized_stream_spmm` with unstructured zeros, `quantized_sparse_mma_spmm` with 2:4, 64:2:8 and 64:2:16
 patterns, cuBLAS (float16), PyTorch's `_scaled_mm` of e4m3, and the library humming where it is installed. Every result
@@ -23,9 +23,7 @@ from torch import Tensor
 
 from benchmarks.humming_layers import KINDS
 from benchmarks.low_bit import (
-    LAYERS,
     TINY,
-    TOKENS,
     Ours,
     Run,
     Way,
@@ -36,15 +34,16 @@ from benchmarks.low_bit import (
     relative_error,
 )
 from benchmarks.study import Rows, times_in_turn, torch_place, write_results
-from benchmarks.two_four import FORMATS, TwoFour
+from benchmarks.two_four import FORMATS, LAYERS, TwoFour
 from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
 from sparsegen.kernels.base import Device
 from sparsegen.measure.l2 import L2
 from sparsegen.operators import Quantization, ValueType
+from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variants import compile_variant
 
-SPARSITIES = (0.5, 0.6, 0.7)
+TOKENS, SPARSITIES = (8, 1, 4, 16), (0.5, 0.7)
 PATTERNS = {4: "2:4", 8: "64:2:8", 16: "64:2:16"}
 BYTES = {"float16": 2.0, "scaled_mm_e4m3": 1.0, "humming_w4": 0.516, "humming_w8": 1.0, "humming_fp8": 1.0}
 
@@ -136,11 +135,13 @@ def told(row: dict[str, Any], rows: Rows) -> str:
 @click.command()
 @click.option("--device", "name", default="cuda", show_default=True)
 @click.option("--limit", default=500.0, show_default=True, help="begin no layer later, seconds")
+@click.option("--tokens", default=TOKENS, show_default=True, multiple=True, help="these alone, in this order")
 @click.option("--tiny", is_flag=True, help="one small layer, for a test")
-def main(name: str, limit: float, tiny: bool) -> None:
+def main(name: str, limit: float, tokens: tuple[int, ...], tiny: bool) -> None:
     """Measures all layers and writes the file."""
     device, began = find_device(name), time.monotonic()
     place, compiler = torch_place(device), toolchain(device)
+    shared_executor(device)  # this thread's: what the pool's threads make is launched here
     rows: Rows = []
     torch.manual_seed(0)
     with ThreadPoolExecutor(12) as pool, ThreadPoolExecutor(2 * len(KINDS)) as beside:
@@ -156,9 +157,9 @@ def main(name: str, limit: float, tiny: bool) -> None:
                 weight = torch.randn((m, k), device=place).half() / k**0.5
                 others = dense_ways(weight) | finished(peers).get((m, k), {})
             click.echo(f"packed and compiled after {time.monotonic() - began:.1f} s")
-            for n in TOKENS:
+            for n in tokens:
                 rows += measure((m, k), ours, others, b[:n])
-            write_results(device, "low_bit_race", rows, dtype="float16", l2="cold")
+                write_results(device, "low_bit_race", rows, dtype="float16", l2="cold")
 
 
 if __name__ == "__main__":
