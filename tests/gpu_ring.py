@@ -16,14 +16,17 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparsegen import backends
+from sparsegen.errors import SparsegenError
 from sparsegen.kernels import families
+from sparsegen.plan.executors import shared_executor
 
 RING = "gpu"  # what pytest's -m says
 CONTRACT = "test_contract_gpu.py"
@@ -79,6 +82,18 @@ def _is_short(variant: Any) -> bool:
     return variant in short_ring(variant.family)
 
 
+def why_lost() -> str:
+    """Returns why every launch of the executor that operators share fails from now on; empty if it does not."""
+    try:
+        for device in backends.gpu_devices()[:1]:
+            executor = shared_executor(device)
+            executor.activate()
+            executor.synchronize()
+    except SparsegenError as error:
+        return str(error)
+    return ""
+
+
 class Turns:
     """In each process that runs tests: the order, the budget, and an end where the device is lost.
 
@@ -97,6 +112,15 @@ class Turns:
     def pytest_runtest_setup(self) -> None:
         if self._deadline is not None and time.monotonic() >= self._deadline:
             pytest.skip(NOT_RUN)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if report.failed and (why := why_lost()):
+            item.config.stash[LOST] = why
+        return report
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import gpu_ring
 import pytest
-from gpu_ring import NOT_RUN, Ledger, Turns, group_of, in_turns
+from gpu_ring import LOST, NOT_RUN, Ledger, Turns, group_of, in_turns
 from patience import LONG, patience
 from sharing import DISTRIBUTION
 
+from sparsegen.errors import LaunchError
 from sparsegen.kernels import families
 from sparsegen.testing.cover import short_ring
 from sparsegen.testing.variants import Variant, sample
@@ -109,6 +110,25 @@ def test_every_family_has_its_turn() -> None:
         ]
         short = short_ring(families()[family])
         assert tuple(turns[: len(short)]) == short and len(turns) > len(short)
+
+
+@pytest.mark.parametrize("fault", ["", "an illegal instruction"])
+def test_a_failure_that_lost_the_device_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def synchronize() -> None:
+        if fault:
+            raise LaunchError(fault)
+
+    executor = SimpleNamespace(activate=lambda: None, synchronize=synchronize)
+    monkeypatch.setattr(gpu_ring.backends, "gpu_devices", lambda: ["a GPU"])
+    monkeypatch.setattr(gpu_ring, "shared_executor", lambda device: executor)
+    for failed in (False, True):
+        item: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
+        report: Any = SimpleNamespace(failed=failed)
+        hook = Turns(None).pytest_runtest_makereport(item)
+        next(hook)
+        with pytest.raises(StopIteration) as ended:
+            hook.send(report)
+        assert ended.value.value is report and item.config.stash.get(LOST, "") == (fault if failed else "")
 
 
 def test_no_test_begins_after_the_budget() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,7 +45,8 @@ def test_matrices_that_choose_are_found(of: int) -> None:
     assert chosen_of(of_chosen(130, 1024, of, rows=33)) != of
 
 
-def test_a_look_up_chooses_it() -> None:
+def test_a_look_up_chooses_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
     quantised = quantize(of_chosen(2048, 2048, 8), "int4", group=128)
     found = sparsegen.lookup(quantised, n=8, device="emulator")
     assert found.family is FAMILY and found.config.of_columns == 8
@@ -91,8 +93,11 @@ def test_strips_follow_one_another(
 @pytest.mark.parametrize("device", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("of", [8, 16])
 @pytest.mark.parametrize("kind", [ValueType.INT4, ValueType.INT8, ValueType.E4M3])
-def test_products_are_those_of_the_numbers(of: int, kind: ValueType, device: str) -> None:
+def test_products_are_those_of_the_numbers(
+    of: int, kind: ValueType, device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Whole operators: more rows than blocks share on a small GPU, tokens of one tile and of two."""
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
     rng = np.random.default_rng(1)
     m, k = (9000, 4096) if device == "cuda" else (300, 1024)
     weight = quantize(of_chosen(m, k, of), kind, group=128)
