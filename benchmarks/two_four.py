@@ -24,12 +24,13 @@ import torch
 
 from benchmarks.humming_layers import is_installed
 from benchmarks.low_bit import TILED, Ours, Run, Way, dense_ways, launched, peers_of, with_codes
-from benchmarks.study import Rows, times_in_turn, write_results
+from benchmarks.study import Rows, times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device, toolchain
 from sparsegen.backends.executor import Toolchain
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.quantized.quantized_sparse_mma_spmm import FAMILY, QuantizedSparseMmaConfig
+from sparsegen.matrix.chosen_columns import CHOSEN
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.l2 import L2
 from sparsegen.operators import DType, Layout, Quantization, QuantizedSpmmProblem, ScaleGroup, ValueType
@@ -41,6 +42,7 @@ from sparsegen.system.device_memory import Buffer
 LAYERS = ((14336, 4096), (28672, 8192), (4096, 14336), (4096, 4096))
 TOKENS = (8, 1, 16)
 FORMATS = (Quantization(ValueType.INT4, ScaleGroup.OF_128), Quantization(ValueType.E4M3, ScaleGroup.ROW))
+ALIKE = 64  # rows with the same chosen columns
 PAIRS = np.array([(a, b) for b in range(4) for a in range(b)])
 TRIED = tuple(
     QuantizedSparseMmaConfig(warps=warps, stages=stages, resident_blocks=resident, parts=parts)
@@ -60,19 +62,26 @@ BEST = 5  # configs that are timed beside the others
 BESIDE_BITS = 1 << 26  # weights from which on unstructured zeros are left out
 
 
-def pattern(m: int, k: int) -> CsrMatrix:
-    """Two nonzeros in every four columns."""
-    fours = k // 4
-    drawn = PAIRS[np.random.default_rng(0).integers(0, len(PAIRS), (m, fours))]
-    columns = (drawn + np.arange(fours)[:, None] * 4).reshape(-1).astype(np.int32)
-    return CsrMatrix((m, k), np.arange(m + 1) * (k // 2), columns, np.zeros(columns.size, np.float32))
+def pattern(m: int, k: int, of: int = CHOSEN) -> CsrMatrix:
+    """Two nonzeros in every four columns, or in four chosen ones of more, the same for 64 rows."""
+    rng, groups = np.random.default_rng(0), k // of
+    chosen = np.sort(rng.permuted(np.tile(np.arange(of), (-(-m // ALIKE), groups, 1)), axis=2)[..., :CHOSEN])
+    drawn = PAIRS[rng.integers(0, len(PAIRS), (m, groups))]
+    columns = (
+        np.take_along_axis(chosen.repeat(ALIKE, axis=0)[:m], drawn, axis=2) + np.arange(groups)[:, None] * of
+    )
+    columns = columns.reshape(-1).astype(np.int32)
+    return CsrMatrix((m, k), np.arange(m + 1) * (2 * groups), columns, np.zeros(columns.size, np.float32))
 
 
 def repeated(part: CsrMatrix, m: int) -> CsrMatrix:
     """The same rows again and again."""
-    times, k = m // part.shape[0], part.shape[1]
+    times, (rows, k) = m // part.shape[0], part.shape
     return CsrMatrix(
-        (m, k), np.arange(m + 1) * (k // 2), np.tile(part.column_indices, times), np.tile(part.values, times)
+        (m, k),
+        np.arange(m + 1) * (part.nnz // rows),
+        np.tile(part.column_indices, times),
+        np.tile(part.values, times),
     )
 
 
@@ -85,16 +94,20 @@ class TwoFour:
     rounding: Quantization
     device: Device
     compiler: Toolchain
+    of: int = CHOSEN
 
     def __post_init__(self) -> None:
-        self.part = with_codes(pattern(min(TILED, self.m), self.k), self.rounding.value_type, 1)
+        self.part = with_codes(pattern(min(TILED, self.m), self.k, self.of), self.rounding.value_type, 1)
         self.problem = QuantizedSpmmProblem(
             *(self.m, self.k, 8, DType.FLOAT16, Layout.COLUMN),
             value_type=self.rounding.value_type,
             scale_group=self.rounding.group,
         )
-        self.scales = torch.rand((self.problem.groups, self.m), device="cuda").half() * 0.01 + 0.001
-        part = FAMILY.pack(replace(self.problem, m=self.part.shape[0]), QuantizedSparseMmaConfig(), self.part)
+        shape, place = (self.problem.groups, self.m), torch_place(self.device)
+        self.scales = torch.rand(shape, device=place).half() * 0.01 + 0.001
+        config = QuantizedSparseMmaConfig(of_columns=self.of)
+        part = FAMILY.pack(replace(self.problem, m=self.part.shape[0]), config, self.part)
+        self.layers = part.sizes["layers"]
         times = self.m // self.part.shape[0]
         self.arrays = {
             name: shared_executor(self.device).upload(np.tile(array, (times, *(1,) * (array.ndim - 1))))
@@ -105,8 +118,8 @@ class TwoFour:
         """The packed weight with scratch memory for a problem and a config."""
         return Packed(
             arrays=self.arrays,
-            sizes={"layers": 1},
-            nnz=self.m * self.k // 2,
+            sizes={"layers": self.layers},
+            nnz=self.m // self.part.shape[0] * self.part.nnz,
             scratch=FAMILY.scratch(problem, config),
         )
 
@@ -114,25 +127,34 @@ class TwoFour:
         """Returns the fields that name a row."""
         return {"m": self.m, "k": self.k, "n": n, "format": str(self.rounding)}
 
-    def configs(self, n: int) -> list[QuantizedSparseMmaConfig]:
-        """The configs tried that are valid."""
+    @property
+    def bytes_per_weight(self) -> float:
+        """Of the packed units; scales come on top."""
+        return sum(array.nbytes for array in self.arrays.values()) / (self.m * self.k)
+
+    def heuristic(self, n: int) -> QuantizedSparseMmaConfig:
         problem = replace(self.problem, n=n)
-        heuristic = FAMILY.heuristic(problem, problem.features(self.part), self.device)
-        return [c for c in dict.fromkeys((heuristic, *TRIED)) if FAMILY.is_valid(problem, c, self.device)]
+        return FAMILY.heuristic(problem, problem.features(self.part), self.device)
+
+    def configs(self, n: int) -> list[QuantizedSparseMmaConfig]:
+        """The heuristic's config and those tried that are valid."""
+        problem = replace(self.problem, n=n)
+        tried = dict.fromkeys((self.heuristic(n), *TRIED))
+        return [c for c in tried if FAMILY.is_valid(problem, c, self.device)]
 
     def run(self, config: QuantizedSparseMmaConfig, b: Any) -> tuple[Run, Any]:
         """Returns the launch of a config, and its result."""
         problem = replace(self.problem, n=b.shape[0])
         packed = self.packed_for(problem, config)
         bound = bind_variant(config, problem, packed, shared_executor(self.device), self.compiler)
-        out = torch.full((b.shape[0], self.m), float("nan"), dtype=torch.float16, device="cuda")
+        out = torch.full((b.shape[0], self.m), float("nan"), dtype=torch.float16, device=b.device)
         return partial(launched, bound, b, self.scales, out), out
 
     def exact(self, b: Any) -> Any:
         """The product in float64, tokens × m."""
         rows, size = self.part.shape[0], self.problem.scale_group.size(self.k)
-        codes = torch.from_numpy(self.part.to_dense()).cuda().double()
-        found = torch.empty((b.shape[0], self.m), dtype=torch.float64, device="cuda")
+        codes = torch.from_numpy(self.part.to_dense()).to(b.device).double()
+        found = torch.empty((b.shape[0], self.m), dtype=torch.float64, device=b.device)
         for first in range(0, self.m, rows):
             scales = self.scales[:, first : first + rows].double().t().repeat_interleave(size, 1)[:, : self.k]
             found[:, first : first + rows] = b.double() @ (codes * scales).t()

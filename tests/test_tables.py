@@ -412,3 +412,42 @@ def test_what_is_slower_than_dense(tables: Any) -> None:
         "| products, fp16 | alone | 2 | 1 | 2.00 | 1.00 × | 2.00 × |",
         "| encoder, fp16 | a CUDA graph | 1 | 1 | 1.10 | 1.10 × | – |",
     ]
+
+
+def test_parts_of_the_study_of_attention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The newest file that holds a part's rows counts; others are not read for it."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import attention_tables
+
+    sizes = {"heads": 8, "tokens": 4096, "head_dim": 64, "block": 128, "live": 0.27, "state": "abc"}
+    times = {"blocks": 20.4, "fused": 30.0, "steps": 300.0, "cudnn_dense": 50.0}
+    fixed = sizes | {
+        "part": "fixed",
+        "window": 0,
+        "forward_us": times,
+        "expected_forward_us": {"blocks": 22.0, "steps": 299.0},
+        "training_us": times,
+        "expected_training_us": {"steps": 290.0},
+        "chosen": {"forward": "blocks", "training": "steps"},
+    }
+    warps = sizes | {
+        "part": "warps",
+        "forward_us": {"mma": 40.0, "tma": 20.0, "flash_dense": 90.0},
+        "backward_us": {"mma": 4.0, "tma_one_pass": 2.0, "tma_two_passes": 3.0, "flash_dense": 9.0},
+    }
+    assert "--part fixed" in attention_tables.fixed([tmp_path])
+    assert "--part warps" in attention_tables.warps([tmp_path])
+    for name, day, rows in (
+        ("", 1, [warps]),
+        ("_7", 2, [fixed | {"window": 512, "block": 0}]),
+        ("_8", 3, [fixed]),
+    ):
+        measured = [row | {"measured": f"2026-11-0{day}"} for row in rows]
+        document = {"device": "H200", "date": f"2026-11-0{day}", "l2": "cold", "rows": measured}
+        publish_text(tmp_path / f"attention_masks{name}.json.xz", json.dumps(document))
+    made = attention_tables.fixed([tmp_path])
+    cells = (
+        "| blocks of 128, 27%, 64 | 20 (22) | 30 | 300 (299) | 50 | blocks | 20 | 300 (290) | 50 | steps |"
+    )
+    assert cells in made and "512" not in made and "H200, 2026-11-03; measured by abc." in made
+    assert "| blocks of 128, 27%, 64 | 40 | 20 | 90 | 4 | 2 | 3 | 9 |" in attention_tables.warps([tmp_path])

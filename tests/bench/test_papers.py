@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -255,6 +257,93 @@ def test_a_killed_process_leaves_its_point_for_last(papers: Path, monkeypatch: p
     assert document["failed"] == {"first": study.BROKEN_OFF} and not document["rows"]
     assert not module("page").documents(one, papers.parent)
     assert one.run(setting, minute(), again=False) and done == ["first", "second", "first"]
+
+
+SIDED = """
+import os, signal, time
+from benchmarks.papers import lidar_network
+from benchmarks.papers.study import Point
+
+
+def measured(name):
+    if name == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "wrong":
+        raise ValueError("it is wrong")
+    if name == "endless":
+        time.sleep(600)
+    return {"value": name, "process": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"]}
+
+
+class Sided(lidar_network.LidarNetwork):
+    module = "sided"
+    names = ("one", "killed", "two", "wrong", "three", "timed")
+
+    def points(self, setting):
+        for name in self.names:
+            yield Point(name, lambda name=name: measured(name), 1.0, name == "timed", name[0])
+
+
+class Endless(Sided):
+    module = "endless"
+    names = ("one", "endless")
+
+
+STUDY = Sided()
+"""
+
+
+@pytest.fixture
+def sided(papers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module that other processes find, too."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "sided", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    (tmp_path / "sided.py").write_text(SIDED)
+    (tmp_path / "endless.py").write_text("import sided\n\nSTUDY = sided.Endless()\n")
+    return importlib.import_module("sided")
+
+
+def test_points_that_time_nothing_are_measured_side_by_side(sided: Any, papers: Path) -> None:
+    """A killed process and a failure cost a point each; what is timed waits until no other runs."""
+    study, one = module("study"), sided.Sided()
+    setting = study.Setting(study.device_of("emulator"), module("data").Data(None), True)
+    assert not one.run(setting, minute(), again=False, together=2)
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    rows = {row["point"]: row for row in document["rows"]}
+    assert list(rows) == ["one", "two", "three"]
+    assert document["failed"] == {"killed": study.BROKEN_OFF, "wrong": "ValueError: it is wrong"}
+    assert {row["threads"] for row in rows.values()} == {"1"} and os.environ["OMP_NUM_THREADS"] == "2"
+    assert os.getpid() not in {row["process"] for row in rows.values()}
+    assert one.run(setting, minute(), again=False, part="timed")
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    assert document["rows"][-1]["process"] == os.getpid() and document["rows"][-1]["point"] == "timed"
+
+
+def test_what_is_half_done_when_time_is_up_was_never_begun(sided: Any, papers: Path) -> None:
+    study, one = module("study"), sided.Endless()
+    setting = study.Setting(study.device_of("emulator"), module("data").Data(None), True)
+    while one.progress(setting).held == 0:  # as long as a process needs to begin here
+        assert not one.run(setting, module("budget").Budget.of(60, 10), again=False, together=2)
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    assert [row["point"] for row in document["rows"]] == ["one"] and "failed" not in document
+
+
+@pytest.mark.parametrize("name", ["uniform_accuracy", "sparsedrop_training"])
+def test_side_by_side_rows_are_those_of_one_process(
+    name: str, papers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever process measures a point first, its result is the same."""
+    study = module("study")
+    found = []
+    for words in (("--part", "untimed"), ("--together", "2", "--part", "untimed")):
+        monkeypatch.setenv("SPARSEGEN_RESULTS", str(papers / words[-2]))
+        done = run(name, *words)
+        assert done.exit_code == 0 and "what is untimed" in done.output, done.output
+        rows = study.read_document(papers / words[-2] / f"papers_{name}.json.xz")["rows"]
+        told = ("point", "error", "loss", "accuracy", "curve")
+        found.append([{key: row.get(key) for key in told} for row in rows])
+    assert found[0] == found[1] and len(found[0]) >= 10
 
 
 def test_a_bench_goes_on_where_it_stopped(papers: Path) -> None:

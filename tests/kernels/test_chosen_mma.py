@@ -88,6 +88,24 @@ def test_strips_follow_one_another(
     )
 
 
+@pytest.mark.parametrize("device", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("of", [8, 16])
+@pytest.mark.parametrize("kind", [ValueType.INT4, ValueType.INT8, ValueType.E4M3])
+def test_products_are_those_of_the_numbers(of: int, kind: ValueType, device: str) -> None:
+    """Whole operators: more rows than blocks share on a small GPU, tokens of one tile and of two."""
+    rng = np.random.default_rng(1)
+    m, k = (9000, 4096) if device == "cuda" else (300, 1024)
+    weight = quantize(of_chosen(m, k, of), kind, group=128)
+    exact = weight.dequantized().to_dense().astype(np.float64)
+    for n in (8, 16):
+        b = rng.standard_normal((n, k)).astype(np.float16)
+        operator = sparsegen.prepare(weight, n=n, dtype="float16", layout="column", device=device)
+        assert operator.variant.family == FAMILY.name and operator.variant.config.of_columns == of
+        expected = b.astype(np.float64) @ exact.T
+        error = np.linalg.norm(operator(b) - expected) / np.linalg.norm(expected)
+        assert error < 1e-3, (n, error)
+
+
 @needs_nvcc
 @pytest.mark.parametrize("n", [8, 32])
 def test_nvcc_compiles_it_without_spills(n: int, tmp_path: object) -> None:
