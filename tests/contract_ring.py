@@ -67,7 +67,7 @@ def shown_on(variant: Variant, matrix: str) -> frozenset[Any]:
 
 def _turned(names: tuple[str, ...], first: int) -> tuple[str, ...]:
     """The names from another one on, so that variants do not all begin with the same."""
-    at = first % len(names)
+    at = first % max(1, len(names))
     return names[at:] + names[:at]
 
 
