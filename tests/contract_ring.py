@@ -78,7 +78,7 @@ def _at_least(names: list[str], variant: Variant) -> list[str]:
 
 
 def by_matrices(variants: Sequence[Variant]) -> list[Any]:
-    """The same as `in_rings`, but that each variant has few matrices: one of the short ring some there, and others in the
+    """The same as `in_rings`, but that each variant has few matrices: one of the short ring some there, others in the
     long ring.
     """
     short, both = (
