@@ -7,9 +7,9 @@ A step of all layers is one CUDA graph: RMS norms, rotary positions, attention o
 that holds a context already (`paged_attention`, in all models), gated networks, the dense projection onto the
 vocabulary, and the token that is chosen. What lies between products is fused by `torch.compile`, in all
 models alike. Linear layers are dense float16, sparse float16, and sparse codes; where the library humming is installed,
-dense codes of 4 bits too. All have the same random weights, pruned at random places, or for 2:4 and 64:2:8 sparsity:
-those of one block, of which ``--distinct`` packed copies take turns, larger than the L2 together; memory is that of
-all layers, were none repeated. Models are made at once, before one is timed. Then a model's layers are held against
+dense codes of 4 bits too. All have the same random weights, pruned at random places, or for 2:4 and 64:2:8 sparsity.
+``--distinct`` packed copies of one block's weights take turns, larger than the L2 together; memory is that of all
+layers, were none repeated. Models are made at once, before one is timed. Then a model's layers are held against
 products in float32 with the weights that it stores, as far as it tells them, and the first logits are compared with the
 dense model's of the same weights. Raw output: ``generation.json.xz``.
 """
@@ -166,7 +166,7 @@ def pruned(weight: Tensor, sparsity: float) -> Tensor:
 
 
 def of_chosen(weight: Tensor, alike: int, of: int) -> Tensor:
-    """The two largest weights in four of so many columns, those that are the largest in rows that choose alike."""
+    """The two largest weights in four chosen of some columns, those that are the largest in rows that choose alike."""
     m, k = weight.shape
     groups = weight.view(m, k // of, of)
     sizes = weight.abs().view(m // alike, alike, k // of, of).sum(1)
@@ -190,11 +190,11 @@ Make = Callable[[int], Made]  # another copy of a layer, for so many tokens
 
 @dataclass(frozen=True)
 class Model:
-    """How a model's layers are made.
+    """Recipe of a model's layers.
 
     Attributes:
         make: from a pruned weight and the most tokens of a call; reads and rounds.
-        pattern: rows that choose alike and columns of which they choose; none of random zeros.
+        pattern: rows that choose alike, and the columns that they choose from; None for random zeros.
     """
 
     make: Callable[[Tensor, int], Make]
@@ -320,7 +320,7 @@ def main(name: str, wanted: tuple[str, ...], limit: float, tiny: bool, **given: 
                 if how.pattern is None or sparsity == given["sparsity"][0]
             }
             for batch in given["batches"]:  # what lies between products is compiled while layers are made
-                layers = {key: partial(linear, weight=w.half()) for key, w in weights.items()}
+                layers: Layers = {key: partial(linear, weight=w.half()) for key, w in weights.items()}
                 cache = Cache(sizes, batch, given["context"], given["steps"], place)
                 Decoder(sizes, [layers], embedding, cache)()
             makes = {

@@ -33,7 +33,7 @@ from benchmarks.study import known_rows, torch_place, write_results
 from sparsegen import kernels, prepare
 from sparsegen.backends import find_device
 from sparsegen.errors import SparsegenError
-from sparsegen.integrations.torch import inductor
+from sparsegen.integrations.torch import SparseLinear, inductor
 from sparsegen.integrations.torch.shipping.libraries import loaded_library
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.generators import random_uniform
@@ -128,7 +128,8 @@ def inductor_row(asked: Asked) -> dict[str, Any]:
     compiled, results = [], []
     for words in ("plain", "kernels"):
         torch._dynamo.reset()
-        layers = (part for one in asked.model() for part in (one.to_dense(), nn.ReLU()))
+        sparse = (one for one in asked.model() if isinstance(one, SparseLinear))
+        layers = (part for one in sparse for part in (one.to_dense(), nn.ReLU()))
         model = nn.Sequential(*layers).requires_grad_(False).eval()
         if words == "kernels":
             inductor.enable()

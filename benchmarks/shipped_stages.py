@@ -81,7 +81,8 @@ class Asked:
 
     @property
     def place(self) -> torch.device:
-        return torch_place(find_device(self.device))
+        found: torch.device = torch_place(find_device(self.device))
+        return found
 
     def model(self) -> nn.Sequential:
         """Square layers with bias and ReLU, all of them sparse; the same ones in every process."""

@@ -129,7 +129,7 @@ class TwoFour:
 
     @property
     def bytes_per_weight(self) -> float:
-        """Of the packed units; scales come on top."""
+        """Bytes of the packed units; scales come on top."""
         return sum(array.nbytes for array in self.arrays.values()) / (self.m * self.k)
 
     def heuristic(self, n: int) -> QuantizedSparseMmaConfig:

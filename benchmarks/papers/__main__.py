@@ -5,8 +5,8 @@
 
 In the first turn each study has at most 40 seconds, for the rows that tell most; later turns are longer. No point is
 begun that should end too late. A study whose process was killed goes on in the next turn; a point that fails is left
-for last, and tried again when the study has no other. With ``--together``, so many points that time nothing are
-measured at a time, on all GPUs that are there, before those that do, each of which has its GPU to itself. Given again
+for last, and tried again when the study has no other. With ``--together``, several points that time nothing are
+measured at a time, on all GPUs that are there, before those that do: each of these has its GPU to itself. Given again
 after a stop, of whatever kind, the command goes on: raw files keep what was measured, and ``papers_turns`` how long it
 took beside what was expected.
 `python -m benchmarks.papers.page` writes the page. Studies that need no GPU run with ``--device cpu`` alone.

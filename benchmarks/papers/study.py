@@ -156,7 +156,7 @@ class Study(ABC):
 
     @property
     def module(self) -> str:
-        """Where the study is."""
+        """The name of its module, which other processes import."""
         return f"benchmarks.papers.{self.name}"
 
     def run(self, setting: Setting, budget: Budget, again: bool, together: int = 1, part: str = ALL) -> bool:

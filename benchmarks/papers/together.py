@@ -124,7 +124,7 @@ class Together:
             worker.pipe.send(worker.point.name)
 
     def _heard(self) -> list[Worker]:
-        """The processes of which there is news; none if time is up before."""
+        """The processes that have told something; none if time is up before."""
         by_pipe = {worker.pipe: worker for worker in self.workers if worker.point}
         within = max(0.0, self.budget.whole - time.monotonic())
         ready = connection.wait(list(by_pipe), None if math.isinf(within) else within)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import subprocess
@@ -344,6 +345,93 @@ def test_side_by_side_rows_are_those_of_one_process(
         told = ("point", "error", "loss", "accuracy", "curve")
         found.append([{key: row.get(key) for key in told} for row in rows])
     assert found[0] == found[1] and len(found[0]) >= 10
+
+
+def test_the_time_to_the_best_loss_is_steps_times_that_of_one(papers: Path) -> None:
+    """A step of dense products is timed with one p, of masked ones with each."""
+    training = module("sparsedrop_training")
+
+    def trained(method: str, p: float, seed: int, loss: float, to_best: int) -> dict[str, Any]:
+        named = {"network": "gpt", "method": method, "p": p, "seed": seed}
+        return named | {"loss": loss, "accuracy": 0.5, "steps": 900, "steps_to_best": to_best}
+
+    def timed(method: str, p: float, ms: float) -> dict[str, Any]:
+        return {"network": "gpt", "method": method, "p": p, "ms_per_step": ms, "tried": 2, "masked": 1}
+
+    rows = [
+        trained("dropout", 0.2, 0, 1.6, 500), trained("dropout", 0.4, 0, 1.4, 600),
+        trained("dropout", 0.4, 1, 1.5, 800),
+        trained("structured dropout", 0.2, 0, 1.5, 400), trained("structured dropout", 0.6, 0, 1.7, 100),
+        timed("dropout", 0.5, 4.0), timed("structured dropout", 0.2, 5.0), timed("structured dropout", 0.6, 2.0),
+    ]  # fmt: skip
+    cells = [line.strip("| ").split(" | ") for line in training.STUDY.table({"rows": rows}).splitlines()[2:]]
+    assert [(line[1], line[2], line[5], line[6], line[7], line[8]) for line in cells] == [
+        ("0.4", "2", "700 ± 141", "4.00", "2.80", "–"), ("0.2", "1", "400", "5.00", "2.00", "1 of 2"),
+    ]  # fmt: skip
+    told = training.STUDY.results({"rows": rows})
+    assert "GPT: time to the best loss: ahead (1.40 ×)." in told
+    assert "GPT: a step is faster than dropout and dense layers from p = 0.6 on." in told
+
+
+def test_speed_stands_at_the_highest_sparsity_near_dense(papers: Path) -> None:
+    study = module("uniform_accuracy")
+
+    def error(pattern: str, sparsity: float, value: float) -> dict[str, Any]:
+        return {"network": "resnet", "pattern": pattern, "sparsity": sparsity, "error": value}
+
+    rows = [
+        error(study.AGAIN, 0.0, 2.0),
+        *(error("uniform", p, e) for p, e in ((0.6, 2.1), (0.7, 2.4), (0.8, 9.0))),
+        error("unstructured", 0.9, 8.0),
+        *(
+            {"layer": "uniform", "sparsity": p, "us": {"ours": us, "cuSPARSE": 40.0, "dense": 20.0}}
+            for p, us in ((0.6, 15.0), (0.7, 10.0), (0.8, 5.0))
+        ),
+    ]
+    second = study.STUDY.table({"rows": rows}).split("\n\n")[1]
+    lines = [line.strip("| ").split(" | ") for line in second.splitlines()[2:]]
+    assert lines == [
+        ["resnet, uniform", "70%", "10.00", "40.00", "20.00", "4.00 ×", "2.00 ×", "ahead"],
+        ["resnet, unstructured", "–", "–", "–", "–", "–", "–", "–"],
+    ]
+    assert (
+        "resnet: highest uniform sparsity within 0.5 percentage points of dense: 70%."
+        in study.STUDY.results({"rows": rows})
+    )
+
+
+def test_a_network_has_one_line_with_its_times_and_categories(papers: Path) -> None:
+    study = module("sparse_dnn").STUDY
+    of = {"neurons": 1024, "layers": 120, "inputs": 60000, "devices": 1}
+    held = of | {"living": 12515, "checked": 60000}
+    times = of | {"ms": 5.0, "tera_edges_per_second": 47.2, "seconds_to_prepare": 9.0}
+    only = study.table({"rows": [held, times]}).splitlines()[2:]
+    assert len(only) == 1 and "12,515 of 60,000" in only[0] and "47.2" in only[0]
+    assert study.table({"rows": [held | times]}).splitlines()[2:] == only
+    assert len(study.table({"rows": [held, times | {"layers": 480}]}).splitlines()[2:]) == 2
+
+
+def test_a_schedule_is_that_of_the_whole_whichever_epochs_remain(papers: Path) -> None:
+    """Batches are those that one draw after the other would take; a step moves weights by its own rate."""
+    import torch
+
+    steps = module("steps")
+    whole = steps.rates(range(4), 5, 4)
+    assert whole[0] == steps.RATE and len(whole) == 20 and whole == sorted(whole, reverse=True)
+    assert steps.rates(range(2, 4), 5, 4) == whole[10:]
+    generator = torch.Generator().manual_seed(3)
+    for row in steps.drawn(100, 7, 4, 3):
+        assert row.tolist() == torch.randint(100, (7,), generator=generator).tolist()
+    model, seen = torch.nn.Linear(2, 1), []
+
+    def loss(one: Any, row: Any) -> Any:
+        seen.append((row.tolist(), one.weight.detach().clone()))
+        return one(row.float()[None]).sum()
+
+    steps.train(model, loss, torch.ones(3, 2), [1e-2, 1e-4, 0.0])
+    moved = [float((b - a).abs().max()) for (_, a), (_, b) in itertools.pairwise(seen)]
+    assert moved[0] == pytest.approx(1e-2, rel=0.05) and moved[1] == pytest.approx(1e-4, rel=0.05)
+    assert torch.equal(seen[-1][1], model.weight)
 
 
 def test_a_bench_goes_on_where_it_stopped(papers: Path) -> None:

@@ -83,4 +83,4 @@ def test_models_of_torchao_are_never_slower(config: str) -> None:
         after = model(x).float()
     assert float((after - before).norm() / before.norm()) < 3e-2
     assert len(report.converted) + len(report.dense) == 2
-    assert report.in_situ.final_us <= report.in_situ.dense_us
+    assert report.in_situ is not None and report.in_situ.final_us <= report.in_situ.dense_us

@@ -100,7 +100,8 @@ def test_products_are_those_of_the_numbers(of: int, kind: ValueType, device: str
     for n in (8, 16):
         b = rng.standard_normal((n, k)).astype(np.float16)
         operator = sparsegen.prepare(weight, n=n, dtype="float16", layout="column", device=device)
-        assert operator.variant.family == FAMILY.name and operator.variant.config.of_columns == of
+        variant = operator.variant
+        assert variant is not None and variant.family == FAMILY.name and variant.config.of_columns == of
         expected = b.astype(np.float64) @ exact.T
         error = np.linalg.norm(operator(b) - expected) / np.linalg.norm(expected)
         assert error < 1e-3, (n, error)

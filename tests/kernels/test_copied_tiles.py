@@ -12,6 +12,7 @@ from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.layouts.copied_ring import MOST_ROWS
+from sparsegen.kernels.rates import Rates
 from sparsegen.operators import (
     Block,
     Density,
@@ -30,6 +31,7 @@ from sparsegen.testing.launches import run_and_compare
 from sparsegen.testing.variants import Variant
 
 H100 = replace(device(), multiprocessors=132)
+H200_RATES = Rates(4.08e6, 50.2e6, 371e6, 742e6, 742e6, launch_us=3.6, clock_mhz=1980)
 DSD = DsdProblem(4096, 4096, 4096, DType.FLOAT16)
 TRANSPOSED = DsdTransposedProblem(4096, 4096, 4096, DType.FLOAT16)
 SDD = SddProblem(4096, 4096, 4096, DType.FLOAT16)
@@ -351,6 +353,33 @@ def test_heuristics_fall_with_the_size() -> None:
     assert heuristic(replace(SDD, n=8192))["cluster"] == 2
     assert heuristic(replace(SDD, n=8192, block=Block(64, 64)))["cluster"] == 1
     assert heuristic(replace(SDD, m=2048, k=2048, n=2048))["tile_n"] == 128
+
+
+@pytest.mark.parametrize(
+    ("problem", "tunables", "measured_us"),
+    [
+        # Rows of 5,008 bytes, and waves: 168 tiles on 132 multiprocessors.
+        (DsdProblem(3000, 2504, 1720, DType.FLOAT16, w_layout=Layout.COLUMN), (256, 1, "placed"), 39.2),
+        (DsdTransposedProblem(3000, 2504, 1720, DType.FLOAT16, Block(64, 64)), (256, 1, "placed"), 57.2),
+        (SddProblem(3000, 2504, 1720, DType.FLOAT16, w_layout=Layout.COLUMN), (256, 1, "placed"), 39.8),
+        (DsdProblem(2304, 9216, 2304, DType.FLOAT16, w_layout=Layout.COLUMN), (256, 1, "placed"), 97.3),
+        (DsdProblem(6144, 3072, 5120, DType.FLOAT16, Block(64, 64)), (256, 2, "counted"), 170.0),
+        (DsdTransposedProblem(16384, 768, 3072, DType.FLOAT16, Block(64, 64)), (128, 1, "placed"), 133.8),
+        (SddProblem(1536, 1536, 6144, DType.FLOAT16, w_layout=Layout.COLUMN), (128, 1, "placed"), 41.2),
+    ],
+    ids=str,
+)
+def test_expected_times_are_near_measured_ones(
+    problem: MaskedProblem, tunables: tuple[int, int, str], measured_us: float
+) -> None:
+    """One H200, half of the blocks live (benchmarks/results, off_the_list)."""
+    found, rates = family(f"tma_{problem.operator}"), H200_RATES
+    raster = 1 if tunables[2] == "placed" and problem.operator != "sdd" else 16
+    tail = {} if problem.operator == "sdd" else {"tail": min(raster, 2)}
+    config = found.config(tile_n=tunables[0], cluster=tunables[1], order=tunables[2], raster=raster, **tail)
+    features = problem.features(problem.without_pattern)
+    expected = found.analytic_us(problem, features, config, replace(H100, rates=rates))
+    assert expected == pytest.approx(measured_us, rel=0.15)
 
 
 def test_a_sparser_mask_is_predicted_to_take_less() -> None:
