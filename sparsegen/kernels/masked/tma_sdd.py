@@ -45,7 +45,7 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
         )
 
     def _starts(self, problem: SddProblem, device: Device) -> Sequence[TmaSddConfig]:
-        """Those of `CopiedTiles`; for sparse masks in blocks of 64 rows, with own columns."""
+        """Returns those of `CopiedTiles`; for sparse masks in blocks of 64 rows, with own columns."""
         found = CopiedTiles._starts(self, problem, device)
         own = [replace(config, own_columns=True) for config in found]
         is_sparse = problem.density.share <= OWN_DENSITY
