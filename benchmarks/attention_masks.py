@@ -1,7 +1,8 @@
 """Attention with masks of blocks: ours beside FlexAttention and dense attention by cuDNN, forward and backward.
 
-    python -m benchmarks.attention_masks --seed 7                     # all parts; five minutes of one H200
+    python -m benchmarks.attention_masks --seed 7                     # all parts; seven minutes of one H200
     python -m benchmarks.attention_masks --seed 7 --part windows      # one part
+    python -m benchmarks.attention_masks --row 'windows .*tokens 12288 .*window 1024$'
     python -m benchmarks.attention_masks --device emulator --tiny     # a check without times
 
 Parts: ``masks`` (the issue's sizes, few live blocks of short rows, then drawn ones: other sizes and masks for each
@@ -9,7 +10,9 @@ seed, a mask for each head: independent blocks, blobs, which are runs of neighbo
 row's largest scores), ``long`` (32,768 and 65,536 tokens), ``whole`` (nothing dead, and causal), ``windows`` (and
 sinks), ``scores`` (masks made of scores, beside the attention that they are for), ``uneven`` (some rows see all keys:
 left whole, and split over thread blocks), ``shares`` (blocks of 128 × 128 to 16 × 64 beside our attention where nothing
-is dead, without peers), ``replays`` (a CUDA graph whose mask changes, held against eager calls: all bits are equal).
+is dead, without peers), ``replays`` (a CUDA graph whose mask changes, held against eager calls: all bits are equal),
+``fixed`` (masks of `sparse_attention`: blocks, the fused kernel and steps, what is chosen, and the expected times by
+which it is), ``warps`` (kernels for GPUs before Hopper beside those of warpgroups, launched alone, and flash).
 
 Parts that tell most come first, and each says how many rows it has and the seconds that they should take. A row that
 the raw file holds of the same commit and seed is not measured again. Exit status 75 says that time was up before all
@@ -24,6 +27,7 @@ mask leaves out: the price of ignoring the mask. Raw output: ``attention_masks.j
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -39,31 +43,39 @@ from torch.nn.attention import SDPBackend, flex_attention, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.attention_checks import flex_implementation
+from benchmarks.attention_fixed import compile_fixed, measured_fixed
 from benchmarks.attention_passes import STEP, compile_all, passes_of, row_forms
 from benchmarks.attention_rows import (
     CAUSAL,
     FIXED,
+    ISSUE,
     LONG,
     REPLAYS,
     ROUNDS,
     SHARES,
     SHORT,
     TINY,
+    TINY_FIXED,
     TINY_REPLAYS,
     TINY_SHARES,
     TINY_SPANS,
     TINY_UNEVEN,
+    TINY_WARPS,
     TOLERANCE,
     UNEVEN,
+    WARPS,
     WHOLE,
     WINDOWS,
+    AnyRow,
     Compared,
     ReplayRow,
     Row,
     ShareRow,
     SpanRow,
+    WarpRow,
     drawn_rows,
 )
+from benchmarks.attention_warps import BACKWARD, FORWARD, measured_warps
 from benchmarks.graph_capture import captured
 from benchmarks.study import WrongResultError, result_file, rows_of, times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
@@ -83,7 +95,10 @@ SECONDS = {  # of a row, by its part, most of which FlexAttention is compiled: o
     "long": 14.0,
     "shares": 3.0,
     "replays": 6.0,
+    "fixed": 7.0,
+    "warps": 5.0,
 }
+PASSES = "forward_us", "expected_forward_us", "backward_us", "training_us", "expected_training_us"
 INCOMPLETE = 75  # exit status of a study that goes on when it is given again
 KEPT = 8  # blocks of each row that live, of those by scores: an eighth of 64
 
@@ -110,7 +125,7 @@ def by_cudnn(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor
         return scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def drawn_operands(row: Row | SpanRow | ShareRow | ReplayRow, place: torch.device, seed: int) -> list[Tensor]:
+def drawn_operands(row: AnyRow, place: torch.device, seed: int) -> list[Tensor]:
     torch.manual_seed(seed)
     shape = (1, row.heads, row.tokens, row.head_dim)
     return [torch.randn(shape, device=place, dtype=torch.float16) for _ in range(4)]
@@ -202,7 +217,7 @@ def measured_uneven(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
     found = asdict(row) | {"live": round(live, 4)}
     forms, errors = row_forms(q, k, v, mask, out), {}
     one = [tensor[:, :1].float() for tensor in (q, k, v)]
-    right = scaled_dot_product_attention(*one, attn_mask=mask[0].expand())
+    right = scaled_dot_product_attention(one[0], one[1], one[2], attn_mask=mask[0].expand())
     for name, call in forms.items():
         out.fill_(torch.nan)
         call()
@@ -216,7 +231,7 @@ def measured_uneven(row: Row, place: torch.device, seed: int) -> dict[str, Any]:
 
 
 def blocks_drawn(
-    row: ShareRow | ReplayRow, block: tuple[int, int], generator: torch.Generator
+    row: ShareRow | ReplayRow | WarpRow, block: tuple[int, int], generator: torch.Generator
 ) -> BlockMaskTensor:
     """A mask for each head, of whose blocks a share lives."""
     sizes = row.heads, ceil_div(row.tokens, block[0]), ceil_div(row.tokens, block[1])
@@ -274,6 +289,15 @@ def measured_replays(row: ReplayRow, place: torch.device, seed: int) -> dict[str
     return asdict(row) | {"unequal": unequal}
 
 
+def measured_of_warps(row: WarpRow, place: torch.device, seed: int) -> dict[str, Any]:
+    """See `measured_warps`."""
+    given, mask = drawn_operands(row, place, seed), None
+    if row.block:
+        mask = blocks_drawn(row, (row.block, row.block), torch.Generator(place).manual_seed(seed))
+    everything = torch.ones(row.tokens, row.tokens, dtype=torch.bool, device=place)
+    return measured_warps(row, given, mask, lambda head: everything if mask is None else mask[head].expand())
+
+
 Measure = Callable[[Any, torch.device, int], dict[str, Any]]
 
 
@@ -282,12 +306,14 @@ def planned(
 ) -> Iterator[tuple[Measure, Any, dict[str, Any]]]:
     """Yields what measures each row of some parts, the row, and its name in the raw file."""
     of_parts: tuple[tuple[str, Measure, Any], ...] = (
-        ("masks", measured, TINY if tiny else (*FIXED, *SHORT)),
+        ("fixed", measured_fixed, TINY_FIXED if tiny else FIXED),
+        ("masks", measured, TINY if tiny else (*ISSUE, *SHORT)),
         ("replays", measured_replays, TINY_REPLAYS if tiny else REPLAYS),
         ("shares", measured_share, TINY_SHARES if tiny else SHARES),
         ("uneven", measured_uneven, TINY_UNEVEN if tiny else UNEVEN),
         ("scores", measured_scores, TINY[:1] if tiny else SHORT),
         ("windows", measured_span, TINY_SPANS[2:] if tiny else WINDOWS),
+        ("warps", measured_of_warps, TINY_WARPS if tiny else WARPS),
         ("long", measured, () if tiny else LONG),
         ("whole", measured_span, TINY_SPANS[:2] if tiny else WHOLE + CAUSAL),
         ("masks", measured, () if tiny else drawn_rows(seed, count)),
@@ -298,11 +324,15 @@ def planned(
                 yield measure, row, {"part": part, "seed": seed + number, **asdict(row)}
 
 
-def told(row: Row | SpanRow | ShareRow | ReplayRow, found: dict[str, Any]) -> str:
+def sizes_of(row: AnyRow) -> str:
+    """Names and values of a row's sizes."""
+    return " ".join(f"{name} {value}" for name, value in asdict(row).items() if value)
+
+
+def told(row: AnyRow, found: dict[str, Any]) -> str:
     """A line for a row."""
-    sizes = " ".join(f"{name} {value}" for name, value in asdict(row).items() if value)
     times = []
-    for name in ("us", "forward_us", "backward_us"):
+    for name in ("us", *PASSES):
         if name in found:
             each = " ".join(f"{who} {us:.0f}" for who, us in found[name].items())
             times.append(f"{name.removesuffix('_us')} {each}")
@@ -311,7 +341,8 @@ def told(row: Row | SpanRow | ShareRow | ReplayRow, found: dict[str, Any]) -> st
     )
     live = f"{found['live']:.3f} live" if "live" in found else ""
     reached += f" {found['over_share']} of the share" if "over_share" in found else ""
-    return f"{sizes} {live}: {'; '.join(times)} {reached} {found.get('failed') or ''}"
+    reached += f" chosen: {found['chosen']}" if "chosen" in found else ""
+    return f"{sizes_of(row)} {live}: {'; '.join(times)} {reached} {found.get('failed') or ''}"
 
 
 @click.command()
@@ -324,24 +355,35 @@ def told(row: Row | SpanRow | ShareRow | ReplayRow, found: dict[str, Any]) -> st
     type=click.Choice(list(SECONDS)),
     help="parts to measure; by default all",
 )
+@click.option(
+    "--row", "wanted", default="", help="regular expression: rows whose part and sizes have it, alone"
+)
 @click.option("--rows", "count", default=9, show_default=True, help="drawn rows beside the fixed ones")
 @click.option(
     "--limit", default=400.0, show_default=True, help="seconds within which rows that begin should end"
 )
 @click.option("--tiny", is_flag=True, help="small rows alone, for a test")
-def main(name: str, seed: int, parts: tuple[str, ...], count: int, limit: float, tiny: bool) -> None:
+def main(
+    name: str, seed: int, parts: tuple[str, ...], wanted: str, count: int, limit: float, tiny: bool
+) -> None:
     began, device = time.monotonic(), find_device(name)
     place, now = torch_place(device), state()
     earlier = [row for row in rows_of(result_file(device, NAME)) if row["state"] == now]
     earlier = [] if now.endswith(CHANGED) else earlier  # no two such states need be the same
     rows: list[dict[str, Any]] = []
     missing = 0
-    plan = list(planned(parts or tuple(SECONDS), seed, count, tiny))
+    plan = [
+        planned_row
+        for planned_row in planned(parts or tuple(SECONDS), seed, count, tiny)
+        if re.search(wanted, f"{planned_row[2]['part']} {sizes_of(planned_row[1])}")
+    ]
     for part, own in groupby(plan, lambda planned_row: planned_row[2]["part"]):
         amount = len(list(own))
         click.echo(f"{part}: {amount} rows, some {amount * SECONDS[part]:.0f} s on a GPU")
     blocks = [row for measure, row, _ in plan if measure is measured_share]
     compile_all({attended for row in blocks for attended in row.attended}, device)
+    compile_all([row.attended for m, row, _ in plan if m is measured_of_warps], device, (FORWARD, BACKWARD))
+    compile_fixed(((row, key["seed"]) for m, row, key in plan if m is measured_fixed), device)
     for measure, row, key in plan:
         known = next((found for found in earlier if key.items() <= found.items()), None)
         if known is None and time.monotonic() - began + SECONDS[key["part"]] > limit:

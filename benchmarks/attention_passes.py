@@ -75,15 +75,15 @@ class Attended:
             }
         return configs
 
-    def usual(self, device: Device) -> Any:
-        """The heuristic config of the forward pass."""
-        problem = self.problem(BlockAttentionProblem)
-        features = problem.features(problem.without_pattern)
-        return family("tma_attention").heuristic(problem, features, device)
+    def usual(self, device: Device, name: str = "tma_attention") -> Any:
+        """The heuristic config of a family of either pass; by default of the forward pass on warpgroups."""
+        chosen = family(name)
+        problem: Any = self.problem(chosen.problem_type)
+        return chosen.heuristic(problem, problem.features(problem.without_pattern), device)
 
 
-def compile_all(rows: Iterable[Attended], device: Device) -> None:
-    """Compile both passes on all cores, so that they are found in the cache."""
+def compile_all(rows: Iterable[Attended], device: Device, others: Iterable[str] = ()) -> None:
+    """Compile both passes on all cores, so that they are found in the cache; also by other families of either pass."""
     with ThreadPoolExecutor() as pool:
         for row in rows:
             forward = row.problem(BlockAttentionProblem)
@@ -92,6 +92,9 @@ def compile_all(rows: Iterable[Attended], device: Device) -> None:
                 backward = row.problem(BlockAttentionBackwardProblem)
                 for config in row.passes().values():
                     pool.submit(compile_variant, config, backward, backends.toolchain(device))
+            for name in others:
+                problem: Any = row.problem(family(name).problem_type)
+                pool.submit(compile_variant, row.usual(device, name), problem, backends.toolchain(device))
 
 
 def passes_of(
@@ -108,37 +111,77 @@ def passes_of(
         given: Q, K, V and the gradient by O, 1 × heads × tokens × head_dim, in float16.
         mask: one for each head.
     """
-    q, k, v, dout = given
+    q, k, v, _ = given
     if not q.is_cuda:
         return {}
-    row = Attended.of(q, mask, Span(causal, False, window or 0, sinks))
-    problem = row.problem(BlockAttentionBackwardProblem)
+    launches = Launches.of(given, mask, Span(causal, False, window or 0, sinks))
     out, lse = block_attention(q, k, v, mask, causal=causal, window=window, sinks=sinks, return_lse=True)
-    dq, dk, dv = (torch.empty_like(tensor) for tensor in (q, k, v))
-    tensors = {"q": q, "k": k, "v": v, "o": out, "do": dout, "lse": lse, "dk": dk, "dv": dv}
-    tensors["scale"] = torch.tensor([q.shape[-1] ** -0.5], device=q.device)
-    tensors["band"] = torch.from_numpy(problem.band.words).to(q.device)
-    if mask is not None:
-        tensors["mask"] = mask.words
-    return {name: _Call(problem, config, tensors, dq) for name, config in row.passes().items()}
+    launches.tensors.update(o=out, lse=lse)
+    return {name: launches.backward(config) for name, config in launches.row.passes().items()}
 
 
-def row_forms(q: Tensor, k: Tensor, v: Tensor, mask: BlockMaskTensor, out: Tensor) -> dict[str, _Call]:
+def row_forms(
+    q: Tensor, k: Tensor, v: Tensor, mask: BlockMaskTensor, out: Tensor
+) -> dict[str, Callable[[], Any]]:
     """Calls of the forward pass with rows left whole and split, by name; each writes to ``out``.
 
     Args:
         q, k, v: 1 × heads × tokens × head_dim, in float16, where our kernels run.
         mask: one for each head.
     """
-    row, device = Attended.of(q, mask), kernel_device(q)
+    launches, device = Launches.of([q, k, v, out], mask), kernel_device(q)
     assert device is not None, "the emulator is asked for by torch_place"
-    problem = row.problem(BlockAttentionProblem)
-    lse = torch.empty(q.shape[:3], device=q.device)
-    tensors = {"q": q, "k": k, "v": v, "lse": lse, "mask": mask.words}
-    tensors["scale"] = torch.tensor([q.shape[-1] ** -0.5], device=q.device)
-    tensors["band"] = torch.from_numpy(problem.band.words).to(q.device)
-    usual = row.usual(device)
-    return {rows: _Call(problem, replace(usual, rows=rows), tensors, out) for rows in ROWS}
+    launches.tensors["o"] = out
+    usual = launches.row.usual(device)
+    return {rows: launches.forward(replace(usual, rows=rows)) for rows in ROWS}
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Launches of both passes on one row's tensors.
+
+    Attributes:
+        tensors: by name: Q, K, V, the gradient by O, O and the log-sum-exp, gradients, and what describes the row.
+    """
+
+    row: Attended
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, given: list[Tensor], mask: BlockMaskTensor | None, span: Span = ALL_KEYS) -> Launches:
+        """Launches on Q, K, V and the gradient by O, 1 × heads × tokens × head_dim, in float16.
+
+        Args:
+            mask: one for each head.
+        """
+        q, k, v, dout = given
+        row = Attended.of(q, mask, span)
+        tensors = {"q": q, "k": k, "v": v, "do": dout}
+        tensors |= {f"d{name}": torch.empty_like(tensors[name]) for name in "qkv"}
+        tensors |= {"o": torch.empty_like(q), "lse": torch.empty(q.shape[:3], device=q.device)}
+        tensors["scale"] = torch.tensor([q.shape[-1] ** -0.5], device=q.device)
+        tensors["band"] = torch.from_numpy(row.problem(BlockAttentionProblem).band.words).to(q.device)
+        if mask is not None:
+            tensors["mask"] = mask.words
+        return cls(row, tensors)
+
+    def forward(self, config: Config) -> Callable[[], None]:
+        """A call that writes O and the log-sum-exp."""
+        return _Call(self.row.problem(BlockAttentionProblem), config, self.tensors, self.tensors["o"])
+
+    def backward(self, config: Config) -> Callable[[], None]:
+        """A call that reads them, and writes the gradients by Q, K and V."""
+        return _Call(
+            self.row.problem(BlockAttentionBackwardProblem), config, self.tensors, self.tensors["dq"]
+        )
+
+    def results(self) -> list[Tensor]:
+        """Copies of O and the gradients; NaN stands where they were, for a call that writes less than it should."""
+        written = [self.tensors[name] for name in ("o", "dq", "dk", "dv")]
+        copies = [tensor.clone() for tensor in written]
+        for tensor in written:
+            tensor.fill_(torch.nan)
+        return copies
 
 
 class _Call:

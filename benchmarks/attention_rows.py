@@ -14,6 +14,9 @@ from torch import Tensor
 from benchmarks.attention_checks import Attend, attended, largest_errors
 from benchmarks.attention_passes import Attended
 from benchmarks.study import times_in_turn
+from sparsegen import masks
+from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.generators import random_blocks, random_uniform
 from sparsegen.measure.l2 import L2
 
 TOLERANCE = 4e-3  # of the largest element, in float16
@@ -79,7 +82,45 @@ class ReplayRow:
     replays: int
 
 
-FIXED = (Row(16, 8192, 128, 128, 0.27), Row(8, 16384, 128, 128, 0.11), Row(16, 8192, 64, 64, 0.26))
+@dataclass(frozen=True)
+class FixedRow:
+    """Heads of tokens × head_dim, all with one mask that does not change: blocks, a causal window, or any places."""
+
+    heads: int
+    tokens: int
+    head_dim: int
+    block: int = 0
+    share: float = 0.0
+    window: int = 0
+
+    def matrix(self, seed: int) -> CsrMatrix:
+        """The mask, tokens × tokens."""
+        if self.window:
+            return masks.sliding_window(self.tokens, self.window)
+        if self.block:
+            return random_blocks(self.tokens, self.tokens, self.block, self.share, seed)
+        return random_uniform(self.tokens, self.tokens, self.share, seed)
+
+
+@dataclass(frozen=True)
+class WarpRow:
+    """Heads of tokens × head_dim for kernels of single warps, with a mask of blocks for each head, or with none."""
+
+    heads: int
+    tokens: int
+    head_dim: int
+    block: int = 0
+    share: float = 1.0
+
+    @property
+    def attended(self) -> Attended:
+        """Attention as kernels depend on it."""
+        block = (self.block, self.block) if self.block else None
+        return Attended(self.heads, self.tokens, self.head_dim, block, self.share)
+
+
+AnyRow = Row | SpanRow | ShareRow | ReplayRow | FixedRow | WarpRow
+ISSUE = (Row(16, 8192, 128, 128, 0.27), Row(8, 16384, 128, 128, 0.11), Row(16, 8192, 64, 64, 0.26))
 SHORT = (Row(16, 8192, 128, 128, 0.1), Row(16, 8192, 64, 128, 0.1))
 LONG = (Row(8, 32768, 128, 128, 0.25, "largest"), Row(4, 65536, 128, 128, 0.1, "blobs"))
 SHARES = tuple(
@@ -104,10 +145,22 @@ WINDOWS = tuple(
     for window, sinks in ((512, 0), (1024, 64), (1024, 0))
     for tokens in (32768, 12288)
 )
+FIXED = tuple(
+    FixedRow(8, 4096, head_dim, **mask)
+    for head_dim in (128, 64)
+    for mask in ({"block": 128, "share": 0.27}, {"block": 64, "share": 0.1}, {"window": 512}, {"share": 0.05})
+)
+WARPS = tuple(WarpRow(16, 8192, head_dim, *mask) for head_dim in (128, 64) for mask in ((), (128, 0.27)))
 TINY = (Row(2, 128, 64, 64, 0.5), Row(2, 128, 64, 64, 0.5, "largest"))
 TINY_SHARES = (ShareRow(2, 128, 64, 16, 64, 0.5),)
 TINY_REPLAYS = (ReplayRow(2, 128, 64, 64, 0.5, 3),)
 TINY_UNEVEN = (Row(2, 512, 64, 64, 0.1, "one"),)
+TINY_FIXED = (
+    FixedRow(2, 256, 64, block=64, share=0.5),
+    FixedRow(2, 192, 64, window=50),
+    FixedRow(2, 128, 64, share=0.3),
+)
+TINY_WARPS = (WarpRow(2, 192, 64), WarpRow(2, 256, 64, 64, 0.5))
 TINY_SPANS = (SpanRow(2, 128, 64), SpanRow(2, 192, 64, True), SpanRow(2, 192, 64, True, 50, 9))
 
 
@@ -162,9 +215,9 @@ class Compared:
             calls: Mapping[str, Callable[[], Any]] = {
                 name: partial(attend, *self.given[:3]) for name, attend in ahead.items()
             }
-            forward = _in_turn(calls)
+            forward = in_turn(calls)
         back = {name: gradients(attend, self.given) for name, attend in everyone.items()}
-        backward = _in_turn(back | self.passes)
+        backward = in_turn(back | self.passes)
         return {
             "forward_us": forward,
             "backward_us": backward,
@@ -173,7 +226,8 @@ class Compared:
         }
 
 
-def _in_turn(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+def in_turn(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Times in µs by name, with the L2 overwritten before each call."""
     times = times_in_turn(list(calls.values()), l2=L2.COLD, rounds=ROUNDS)
     return dict(zip(calls, times, strict=True))
 

@@ -1,6 +1,7 @@
 """Times of many configs on drawn problems, in a tuning database: what heuristics and expected times are fitted to.
 
     python -m benchmarks.drawn_variants --seed 7 --operator dsd --operator sdd [--rows 10] [--configs 12] [--limit 100]
+    python -m benchmarks.drawn_variants --listed --operator dsd [--configs 12]  # problems of `benchmarks.off_the_list`
     python -m benchmarks.drawn_variants told drawn_variants.db [--operator dsd]   # no GPU
     python -m benchmarks.drawn_variants keep drawn_variants.db -o variants.json.xz  # no GPU
 
@@ -27,10 +28,12 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks import off_the_list
+from benchmarks.drawn_rows import cases_in_turn
 from benchmarks.make_seeds import shortened, shortened_baseline
 from benchmarks.study import SideBySide
 from sparsegen import backends
-from sparsegen.bench.drawn import distributions, drawn_cases
+from sparsegen.bench.drawn import distributions
 from sparsegen.bench.patterns.case import Case
 from sparsegen.bench.results.summary import geometric
 from sparsegen.errors import SparsegenError
@@ -141,6 +144,7 @@ def measured(row: Row, device: Device) -> Iterator[Measurement]:
     "--operator", "operators", multiple=True, type=click.Choice(list(distributions())), help="default: all"
 )
 @click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True, help="Of each operator.")
+@click.option("--listed", is_flag=True, help="Problems of benchmarks.off_the_list, not drawn ones.")
 @click.option("--configs", type=click.IntRange(min=1), default=12, show_default=True, help="Of each row.")
 @click.option("--limit", type=float, default=100.0, show_default=True, help="Seconds in all.")
 @click.option("--db", type=click.Path(path_type=Path), default=Path("drawn_variants.db"), show_default=True)
@@ -150,6 +154,7 @@ def main(
     seed: int,
     operators: tuple[str, ...],
     rows: int,
+    listed: bool,
     configs: int,
     limit: float,
     db: Path,
@@ -160,8 +165,10 @@ def main(
         return
     ends = time.monotonic() + limit
     device = backends.find_device(where)
-    lists = [drawn_cases(operator, seed, rows) for operator in operators or distributions()]
-    cases = [case for together in zip(*lists, strict=True) for case in together]
+    if listed:
+        cases = [c for c in off_the_list.cases() if not operators or c.problem.operator in operators]
+    else:
+        cases = cases_in_turn(operators or tuple(distributions()), seed, rows)
     with Store.open(db) as store, ThreadPoolExecutor() as pool:
         try:
             for row in _ahead(cases, device, store, configs, seed, pool):

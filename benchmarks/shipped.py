@@ -4,23 +4,20 @@
     python -m benchmarks.shipped --device emulator --tiny
 
 A product of every family of linear layers is held against its operator object. A model of sparse layers is shipped
-twice: as `torch.export` wrote it, and compiled by AOTInductor. The model itself and each program are called in turn,
-from Python and as CUDA graphs. A process that has PyTorch alone on its path loads each folder, calls it once and holds
-the result against the model's own, bit by bit. In the end a model of pruned dense layers is compiled with
-`inductor.enable` and without. Given again, the command goes on where time ended it. Raw output: ``shipped.json.xz``.
+twice: as `torch.export` wrote it, and compiled by AOTInductor. A process that has PyTorch alone on its path loads each
+folder, calls it once and holds the result against the model's own, bit by bit; another one calls the model itself and
+the program in turn, from Python and as CUDA graphs. A process that breaks makes a row that says where. In the end a
+model of pruned dense layers is compiled with `inductor.enable` and without. Given again, the command goes on where time
+ended it, and does again what failed. Raw output: ``shipped.json.xz``.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import runpy
-import subprocess
-import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,25 +25,21 @@ from typing import Any
 
 import click
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._inductor import config
 
-from benchmarks.graph_capture import captured
-from benchmarks.study import known_rows, times_in_turn, torch_place, write_results
+from benchmarks.shipped_stages import Asked, stages, times
+from benchmarks.study import known_rows, torch_place, write_results
 from sparsegen import kernels, prepare
 from sparsegen.backends import find_device
 from sparsegen.errors import SparsegenError
-from sparsegen.integrations.torch import SparseLinear, inductor, ship
+from sparsegen.integrations.torch import SparseLinear, inductor
 from sparsegen.integrations.torch.shipping.libraries import loaded_library
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.operators import DType, Epilogue, Layout, SpmmProblem
 from sparsegen.plan.shipping.launches import shipped_launch
 from sparsegen.plan.variant_launcher import variant_launcher
-from sparsegen.tuning_db.records import Called
-
-SPARSITY = 0.9
-READER = Path(__file__).with_name("shipped_reader.py")  # imports PyTorch alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +50,6 @@ class Sizes:
     width: int = 2048
     tokens: tuple[int, ...] = (64, 1, 512)
 
-    def facts(self, dtype: torch.dtype, tokens: int, program: str) -> dict[str, Any]:
-        """Fields of a row that say what was asked."""
-        return {
-            "layers": self.layers,
-            "width": self.width,
-            "tokens": tokens,
-            "dtype": str(dtype).removeprefix("torch."),
-            "sparsity": SPARSITY,
-            "program": program,
-        }
-
 
 @click.command()
 @click.option("--device", "name", default="cuda", show_default=True)
@@ -77,7 +59,7 @@ class Sizes:
 @click.option("--limit", default=270.0, show_default=True, help="begin no row later, seconds")
 def main(name: str, tiny: bool, names: tuple[str, ...], only: tuple[str, ...], limit: float) -> None:
     began, device = time.monotonic(), find_device(name)
-    tasks = tasks_of(Sizes(3, 64, (2,)) if tiny else Sizes(), names, device)
+    tasks = tasks_of(Sizes(3, 64, (2,)) if tiny else Sizes(), names, name)
     rows = known_rows(device, "shipped", "row")
     wanted = [key for key in tasks if key.startswith(only or "")]
     left = [key for key in wanted if "failed" in rows.get(key, {"failed": "never begun"})]
@@ -88,29 +70,33 @@ def main(name: str, tiny: bool, names: tuple[str, ...], only: tuple[str, ...], l
         now = time.monotonic()
         try:
             found = tasks[key]()
-        except (SparsegenError, RuntimeError, subprocess.TimeoutExpired):  # the other rows do without it
+        except (SparsegenError, RuntimeError):  # the other rows do without it
             found = {"failed": traceback.format_exc()[-4000:]}
         rows[key] = {"row": key, **found, "seconds": round(time.monotonic() - now, 1)}
         write_results(device, "shipped", list(rows.values()))
-        click.echo(json.dumps(rows[key]))
+        click.echo(json.dumps({k: v for k, v in rows[key].items() if k != "failed"}))
+        click.echo(rows[key].get("failed", ""), nl="failed" in rows[key])
 
 
-def tasks_of(sizes: Sizes, dtypes: Sequence[str], device: Device) -> dict[str, partial[dict[str, Any]]]:
+def tasks_of(sizes: Sizes, dtypes: Sequence[str], name: str) -> dict[str, partial[dict[str, Any]]]:
     """Returns the function that makes each row, by its name, in order."""
-    place = torch_place(device)
-    tasks = {"families": partial(families_row, device, place)}
+    tasks = {"families": partial(families_row, find_device(name))}
     for tokens in sizes.tokens:
         for dtype in dtypes:
-            asked = sizes, getattr(torch, dtype), tokens, place
-            for program in ("exported", "compiled"):
-                tasks[f"{program} {sizes.width} {dtype} {tokens}"] = partial(shipped_row, program, *asked)
-            tasks[f"inductor {sizes.width} {dtype} {tokens}"] = partial(inductor_row, *asked)
+            numbers = sizes.layers, sizes.width, tokens
+            for program, row_of in (
+                ("exported", shipped_row),
+                ("compiled", shipped_row),
+                ("inductor", inductor_row),
+            ):
+                asked = Asked(program, name, dtype, *numbers)
+                tasks[f"{program} {sizes.width} {dtype} {tokens}"] = partial(row_of, asked)
     return tasks
 
 
-def families_row(device: Device, place: torch.device) -> dict[str, Any]:
+def families_row(device: Device) -> dict[str, Any]:
     """Holds a shipped product of every family of linear layers against its operator object."""
-    m, k, n = 96, 128, 24
+    m, k, n, place = 96, 128, 24, torch_place(device)
     problem = SpmmProblem(m, k, n, DType.FLOAT16, Layout.COLUMN, Epilogue.BIAS_RELU)
     matrix, launches, operators = random_uniform(m, k, 0.2, 0), {}, {}
     for name, family in kernels.families().items():
@@ -130,38 +116,21 @@ def families_row(device: Device, place: torch.device) -> dict[str, Any]:
     return {"families": list(launches), "unequal_bits": unequal}
 
 
-def shipped_row(
-    program: str, sizes: Sizes, dtype: torch.dtype, tokens: int, place: torch.device
-) -> dict[str, Any]:
+def shipped_row(asked: Asked) -> dict[str, Any]:
     """Ships a model in one form, and returns facts of it."""
-    model = perceptron(sizes).to(place, dtype)
-    x = torch.randn(tokens, sizes.width, device=place, dtype=dtype)
-    found = sizes.facts(dtype, tokens, program)
-    with torch.no_grad(), tempfile.TemporaryDirectory() as place_of_folders:
-        wanted, folder = model(x), Path(place_of_folders, "shipped")
-        began = time.perf_counter()
-        shipped = ship(model, x, folder, program=program)
-        found["ship_s"] = round(time.perf_counter() - began, 2)
-        found["families"] = sorted({launch.family for launch in shipped.launches})
-        load = runpy.run_path(str(folder / "load.py"))["load"]
-        loaded = load(run_single_threaded=True) if program == "compiled" else load()
-        found["equal_bits_here"] = torch.equal(loaded(x), wanted)
-        torch.save({"x": x.cpu(), "y": wanted.cpu(), "place": str(place)}, folder / "example.pt")
-        found |= elsewhere(folder)
-        if place.type == "cuda":
-            found |= times(lambda: model(x), lambda: loaded(x), place, ("own", "shipped"))
-    return found
+    with tempfile.TemporaryDirectory() as folder:
+        return asked.facts() | stages(asked, Path(folder))
 
 
-def inductor_row(sizes: Sizes, dtype: torch.dtype, tokens: int, place: torch.device) -> dict[str, Any]:
+def inductor_row(asked: Asked) -> dict[str, Any]:
     """Compiles a model of pruned dense layers with the kernels as candidates and without; both are frozen."""
-    x = torch.randn(tokens, sizes.width, device=place, dtype=dtype)
-    found = sizes.facts(dtype, tokens, "inductor")
+    place, x, found = asked.place, asked.inputs(), asked.facts()
     compiled, results = [], []
     for words in ("plain", "kernels"):
         torch._dynamo.reset()
-        layers = (part for one in perceptron(sizes) for part in (one.to_dense(), nn.ReLU()))
-        model = nn.Sequential(*layers).to(place, dtype).requires_grad_(False).eval()
+        sparse = (one for one in asked.model() if isinstance(one, SparseLinear))
+        layers = (part for one in sparse for part in (one.to_dense(), nn.ReLU()))
+        model = nn.Sequential(*layers).requires_grad_(False).eval()
         if words == "kernels":
             inductor.enable()
         try:
@@ -175,50 +144,8 @@ def inductor_row(sizes: Sizes, dtype: torch.dtype, tokens: int, place: torch.dev
     with torch.no_grad():
         found["relative_difference"] = float((results[0] - results[1]).abs().max() / results[0].abs().max())
         if place.type == "cuda":
-            found |= times(lambda: compiled[0](x), lambda: compiled[1](x), place, ("plain", "kernels"))
-    return found
-
-
-def perceptron(sizes: Sizes) -> nn.Sequential:
-    """Square layers with bias and ReLU, all of them sparse."""
-    torch.manual_seed(0)
-    made = []
-    for _ in range(sizes.layers):
-        dense = nn.Linear(sizes.width, sizes.width)
-        layer = SparseLinear.from_dense(dense, sparsity=SPARSITY, run_dense="never")
-        layer.activation = layer.activation.parse("relu")
-        made.append(layer)
-    return nn.Sequential(*made).requires_grad_(False).eval()
-
-
-def elsewhere(folder: Path) -> dict[str, Any]:
-    """Seconds and bits of a process that has PyTorch on its path, and not sparsegen."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARSEGEN_")}
-    paths = [path for path in sys.path if path and not Path(path, "sparsegen").is_dir()]
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
-    command = [sys.executable, str(READER), str(folder)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=100
-    )
-    if done.returncode:
-        return {"elsewhere_failed": done.stderr[-2000:]}
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
-def times(
-    one: Callable[[], Tensor], other: Callable[[], Tensor], place: torch.device, names: tuple[str, str]
-) -> dict[str, float]:
-    """Microseconds in turn: called from Python, behind a busy queue, and as CUDA graphs."""
-    replays = [captured(call, place)[0] for call in (one, other)]
-    found: dict[str, float] = {}
-    for words, calls, called in (
-        ("host", [one, other], Called.HOST),
-        ("device", [one, other], Called.DEVICE),
-        ("graph", replays, Called.DEVICE),
-    ):
-        for name, us in zip(names, times_in_turn(calls, called=called), strict=True):
-            found[f"{name}_{words}_us"] = round(us, 2)
+            for facts in times(lambda: compiled[0](x), lambda: compiled[1](x), place, ("plain", "kernels")):
+                found |= facts
     return found
 
 

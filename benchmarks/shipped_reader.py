@@ -42,5 +42,6 @@ def _synchronize(x: torch.Tensor) -> None:
 
 
 if __name__ == "__main__":
+    torch._C._set_print_stack_traces_on_fatal_signal(True)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     print(json.dumps(main(Path(sys.argv[1]))))

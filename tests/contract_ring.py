@@ -1,22 +1,23 @@
 """Selection of a family's variants that `make test` compiles and runs: few, which cover all of its code.
 
-`make test-all` runs more of them, which make every choice and show every two traits together; GPU machines run all.
+`make test-all` runs more of them, which make every choice and show every two traits together, and every trait and
+choice on every matrix; GPU machines run all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 import pytest
 
 from sparsegen.kernels import families
-from sparsegen.testing.cover import long_ring, short_ring
+from sparsegen.testing.cover import choices, cover, long_ring, short_ring
 from sparsegen.testing.variants import Variant, sample
 
-LEAST = 4  # matrices of a variant in the short ring
+LEAST = 4  # matrices of a variant
 
 
 def all_variants() -> list[Variant]:
@@ -36,31 +37,64 @@ def dealt_matrices(variants: Sequence[Variant]) -> dict[Variant, tuple[str, ...]
     for name in dict.fromkeys(name for variant in variants for name in variant.matrices):
         least = min((v for v in variants if name in v.matrices), key=lambda v: len(dealt[v]))
         dealt[least].append(name)
-    for variant, names in dealt.items():
-        others = (name for name in variant.matrices if name not in names)
-        names += islice(others, max(0, LEAST - len(names)))
-    return {variant: tuple(names) for variant, names in dealt.items()}
+    return {variant: tuple(_at_least(names, variant)) for variant, names in dealt.items()}
+
+
+def dealt_in_long_ring(variants: Sequence[Variant]) -> dict[Variant, tuple[str, ...]]:
+    """Returns the matrices of a family's variants in both rings: every trait, parameter and choice meets every
+    matrix that it can, by few launches, and each variant has `LEAST`.
+
+    Args:
+        variants: the family's long ring.
+    """
+    dealt: dict[Variant, list[str]] = {variant: [] for variant in variants}
+    for variant, names in dealt_matrices(short_ring(variants[0].family)).items():
+        dealt[variant] += names
+    met = frozenset[Any]().union(*(shown_on(v, name) for v, names in dealt.items() for name in names))
+    turns = zip_longest(*(_turned(variant.matrices, i) for i, variant in enumerate(variants)))
+    launches = [(v, name) for turn in turns for v, name in zip(variants, turn, strict=True) if name]
+    for variant, name in cover(launches, lambda launch: shown_on(*launch) - met):
+        dealt[variant].append(name)
+    return {variant: tuple(_at_least(names, variant)) for variant, names in dealt.items()}
+
+
+def shown_on(variant: Variant, matrix: str) -> frozenset[Any]:
+    """Returns the features of a variant's launch on a matrix: each trait, parameter and choice with that matrix."""
+    kind = variant.kind
+    own = (*kind.traits, *kind.parameters, ("batch", kind.batch > 1), *choices(variant))
+    return frozenset((feature, matrix) for feature in own)
+
+
+def _turned(names: tuple[str, ...], first: int) -> tuple[str, ...]:
+    """The names from another one on, so that variants do not all begin with the same."""
+    at = first % len(names)
+    return names[at:] + names[:at]
+
+
+def _at_least(names: list[str], variant: Variant) -> list[str]:
+    """Names with further ones of the variant's matrices, up to `LEAST`."""
+    others = (name for name in variant.matrices if name not in names)
+    return [*names, *islice(others, max(0, LEAST - len(names)))]
 
 
 def by_matrices(variants: Sequence[Variant]) -> list[Any]:
-    """The same as `in_rings`, but that a variant of the short ring has few matrices there, and the others in the long
-    one.
+    """The same as `in_rings`, but that each variant has few matrices: one of the short ring some there, others in the
+    long ring.
     """
-    dealt = {
-        v: names for family in families().values() for v, names in dealt_matrices(short_ring(family)).items()
-    }
+    short, both = (
+        {v: names for family in families().values() for v, names in deal(ring(family)).items()}
+        for deal, ring in ((dealt_matrices, short_ring), (dealt_in_long_ring, long_ring))
+    )
     found = []
     for one in in_rings(variants):
         [variant] = one.values
-        few = dealt.get(variant)
-        if few is None:
-            found.append(one)
-            continue
-        found.append(pytest.param(replace(variant, matrices=few), id=one.id))
-        others = tuple(name for name in variant.matrices if name not in few)
+        few = short.get(variant, ())
+        if few:
+            found.append(pytest.param(replace(variant, matrices=few), id=one.id))
+        others = tuple(name for name in both[variant] if name not in few)
         if others:
-            rest = replace(variant, matrices=others)
-            found.append(pytest.param(rest, id=f"{one.id}-others", marks=[pytest.mark.long]))
+            name = f"{one.id}-others" if few else one.id
+            found.append(pytest.param(replace(variant, matrices=others), id=name, marks=[pytest.mark.long]))
     return found
 
 

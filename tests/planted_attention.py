@@ -37,7 +37,7 @@ OPTIONS = (
     ("dtype", DType.FLOAT16),
     ("masks", MasksOf.HEADS),
     ("order", TokenOrder.HEADS),
-    ("scores", ScoreChange.ALIBI),
+    ("scores", ScoreChange.SOFTCAP_ALIBI),
     ("sinks", SinkLogits.HEADS),
 )
 RIGHT = {
@@ -263,6 +263,7 @@ RIGHT = {
             ),
             "keys of another row": ("e % 2 - e / 2 * 8)", "e % 2)"),
             "another head's slope": ("slopes + head % element_heads", "slopes"),
+            "scores that are not capped": ("scores.bend(changes.inner);", ""),
             "a sink that takes no part": ("(sink > -INFINITY ? fast_exp2(sink - largest) : 0.0f)", "0.0f"),
             "another head's sink": ("sink_logits + head % element_heads", "sink_logits"),
         },
@@ -281,6 +282,7 @@ RIGHT = {
             "another query's bits": ("words + query * kWords", "words"),
             "partial blocks that are full": ("return words == nullptr || ", "return true || "),
             "another head's partial blocks": ("numbers + (mask_number(batch_index, head)", "numbers + (0"),
+            "no derivative of the cap": ("slope[i] = p[i] * fmaf(-t, t, 1.0f);", "slope[i] = p[i];"),
             "another head's slope": (
                 "consumer.fall(row / consumer.shape.query_steps() % consumer.shape.heads())",
                 "consumer.fall(0)",

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from contract_ring import all_variants, by_matrices, dealt_matrices, in_rings, with_new_values
+from contract_ring import (
+    all_variants,
+    by_matrices,
+    dealt_in_long_ring,
+    dealt_matrices,
+    in_rings,
+    shown_on,
+    with_new_values,
+)
 from test_contract_gpu import problems_at_size
 
 from sparsegen.kernels import families
@@ -43,14 +51,27 @@ def test_the_short_ring_meets_every_matrix_with_few_for_each_variant(family: Any
     )
 
 
-def test_the_rings_together_have_all_matrices_of_a_variant() -> None:
+@each_family
+def test_every_trait_and_choice_meets_every_matrix_that_it_can(family: AnyFamily) -> None:
+    variants = long_ring(family)
+    dealt = dealt_in_long_ring(variants)
+    met, all_there = (
+        frozenset[Any]().union(*(shown_on(v, name) for v in variants for name in names(v)))
+        for names in (lambda v: dealt[v], lambda v: v.matrices)
+    )
+    assert met == all_there
+    assert all(len(set(names)) >= min(4, len(v.matrices)) for v, names in dealt.items())
+
+
+def test_the_rings_together_have_the_matrices_that_were_dealt() -> None:
     met: dict[tuple[str, str], list[str]] = {}
     for parameter in by_matrices(all_variants()):
         [variant] = parameter.values
         met.setdefault((str(variant), variant.source), []).extend(variant.matrices)
-    for parameter in in_rings(all_variants()):
-        [variant] = parameter.values
-        assert sorted(met[str(variant), variant.source]) == sorted(variant.matrices)
+    for family in families().values():
+        for variant, names in dealt_in_long_ring(long_ring(family)).items():
+            assert sorted(met.pop((str(variant), variant.source))) == sorted(names)
+    assert not met
 
 
 @each_family

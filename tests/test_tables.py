@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +143,19 @@ def test_drawn_rows(tables: Any, tmp_path: Path) -> None:
     for rows in ((*pair, half), (*pair, *more, half)):
         result_file.write(results(*rows), file)
         shown = made(tables, "drawn")
-        assert f"| drawn-dsd-7 | {len(rows)} | {ratios} |" in shown and "Made-up GPU" in shown
-        assert (f"| drawn-dsd-7, fp32 | 10 | {ratios} |" in shown) is (len(rows) > drawn_tables.FEW)
-        assert "fp16" not in shown, "a row alone"
+        assert f"| `dsd`, 7 | {len(rows)} | {ratios} |" in shown and "Made-up GPU" in shown
+        told = drawn_tables.summary([result_file.read(file)])
+        assert f"| drawn-dsd-7 | {len(rows)} | {ratios} |" in told
+        assert (f"| drawn-dsd-7, fp32 | 10 | {ratios} |" in told) is (len(rows) > drawn_tables.FEW)
+        assert "fp16" not in told, "a row alone"
+    older = [replace(one, suite="drawn-dsd-6", measured=datetime(2026, 1, 1, tzinfo=UTC)) for one in pair]
+    result_file.write(results(*older, *(replace(one, measured=datetime.now(UTC)) for one in pair)), file)
+    assert "| `dsd`, 7, 6 | 4 |" in made(tables, "drawn"), "seven's rows are too few"
+    result_file.write(
+        results(*older, *(replace(one, measured=datetime.now(UTC)) for one in (*pair, *more))), file
+    )
+    assert "| `dsd`, 7 | 10 |" in made(tables, "drawn"), "the newest seed has enough"
+    result_file.write(results(*pair, *more, half), file)
     done = CliRunner().invoke(drawn_tables.main, [str(file), "--worst", "1"])
     assert (
         "default / min(ours, dense): drawn-dsd-7 second, fp32 | 2.00 | 4.00 | 5.00 | 10.00 |" in done.output
@@ -412,3 +422,42 @@ def test_what_is_slower_than_dense(tables: Any) -> None:
         "| products, fp16 | alone | 2 | 1 | 2.00 | 1.00 × | 2.00 × |",
         "| encoder, fp16 | a CUDA graph | 1 | 1 | 1.10 | 1.10 × | – |",
     ]
+
+
+def test_parts_of_the_study_of_attention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The newest file that holds a part's rows counts; others are not read for it."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import attention_tables
+
+    sizes = {"heads": 8, "tokens": 4096, "head_dim": 64, "block": 128, "live": 0.27, "state": "abc"}
+    times = {"blocks": 20.4, "fused": 30.0, "steps": 300.0, "cudnn_dense": 50.0}
+    fixed = sizes | {
+        "part": "fixed",
+        "window": 0,
+        "forward_us": times,
+        "expected_forward_us": {"blocks": 22.0, "steps": 299.0},
+        "training_us": times,
+        "expected_training_us": {"steps": 290.0},
+        "chosen": {"forward": "blocks", "training": "steps"},
+    }
+    warps = sizes | {
+        "part": "warps",
+        "forward_us": {"mma": 40.0, "tma": 20.0, "flash_dense": 90.0},
+        "backward_us": {"mma": 4.0, "tma_one_pass": 2.0, "tma_two_passes": 3.0, "flash_dense": 9.0},
+    }
+    assert "--part fixed" in attention_tables.fixed([tmp_path])
+    assert "--part warps" in attention_tables.warps([tmp_path])
+    for name, day, rows in (
+        ("", 1, [warps]),
+        ("_7", 2, [fixed | {"window": 512, "block": 0}]),
+        ("_8", 3, [fixed]),
+    ):
+        measured = [row | {"measured": f"2026-11-0{day}"} for row in rows]
+        document = {"device": "H200", "date": f"2026-11-0{day}", "l2": "cold", "rows": measured}
+        publish_text(tmp_path / f"attention_masks{name}.json.xz", json.dumps(document))
+    made = attention_tables.fixed([tmp_path])
+    cells = (
+        "| blocks of 128, 27%, 64 | 20 (22) | 30 | 300 (299) | 50 | blocks | 20 | 300 (290) | 50 | steps |"
+    )
+    assert cells in made and "512" not in made and "H200, 2026-11-03; measured by abc." in made
+    assert "| blocks of 128, 27%, 64 | 40 | 20 | 90 | 4 | 2 | 3 | 9 |" in attention_tables.warps([tmp_path])

@@ -166,6 +166,9 @@ class Called(StrEnum):
     DEVICE = "device"  # behind a busy queue or in a CUDA graph: the device's time alone
 
 
+NOISE = 1.02  # factor within which two times of a race do not tell
+
+
 class Task(StrEnum):
     """Task of a probe: what is timed with our kernel, and without it."""
 
@@ -184,6 +187,10 @@ class Task(StrEnum):
     def is_won(self, ours_us: float, other_us: float) -> bool:
         """True if ours take less time; in a model by half a percent, for less is its noise."""
         return ours_us < other_us * (0.995 if self is Task.MODEL else 1.0)
+
+    def is_held(self, ours_us: float, other_us: float) -> bool:
+        """True if ours lose no more than a race's noise to a dense way; to others of ours they may."""
+        return self is Task.ATTENTION or ours_us <= other_us * NOISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +225,11 @@ class Probe:
     def ours_wins(self) -> bool:
         """True if ours took less time; see `Task.is_won`."""
         return self.task.is_won(self.sparse_us, self.dense_us)
+
+    @property
+    def ours_hold(self) -> bool:
+        """True if ours lost at most by the race's noise; see `Task.is_held`."""
+        return self.task.is_held(self.sparse_us, self.dense_us)
 
     def __str__(self) -> str:
         how = "from Python" if self.called is Called.HOST else "in a graph or behind a busy queue"

@@ -1,12 +1,14 @@
 """All studies, each in a process of its own, turn by turn until every one is complete or time is up.
 
-    python -m benchmarks.papers --data DATA [--hours 10 | --minutes 8]
+    python -m benchmarks.papers --data DATA [--hours 10 | --minutes 8] [--together 8]
     python -m benchmarks.papers --list [--json]      # what is there, what is left, and how long it should take
 
 In the first turn each study has at most 40 seconds, for the rows that tell most; later turns are longer. No point is
 begun that should end too late. A study whose process was killed goes on in the next turn; a point that fails is left
-for last, and tried again when the study has no other. Given again after a stop, of whatever kind, the command goes on:
-raw files keep what was measured, and ``papers_turns`` how long it took beside what was expected.
+for last, and tried again when the study has no other. With ``--together``, several points that time nothing are
+measured at a time, on all GPUs that are there, before those that do: each of these has its GPU to itself. Given again
+after a stop, of whatever kind, the command goes on: raw files keep what was measured, and ``papers_turns`` how long it
+took beside what was expected.
 `python -m benchmarks.papers.page` writes the page. Studies that need no GPU run with ``--device cpu`` alone.
 """
 
@@ -47,6 +49,12 @@ EXPECTED_ON = "nvidia-h200"  # for which seconds are expected
 @click.option("--study", "names", multiple=True, help="Only this one; may be repeated.")
 @click.option("--tiny", is_flag=True, help="Small sizes, for a test.")
 @click.option(
+    "--together",
+    type=click.IntRange(1),
+    default=1,
+    help="Measure so many points that time nothing at a time.",
+)
+@click.option(
     "--list", "lists", is_flag=True, help="Measure nothing: what is left, of one H200 with --device cuda."
 )
 @click.option("--json", "as_json", is_flag=True, help="With --list: JSON.")
@@ -57,6 +65,7 @@ def main(
     data: Path | None,
     names: tuple[str, ...],
     tiny: bool,
+    together: int,
     lists: bool,
     as_json: bool,
 ) -> None:
@@ -72,6 +81,7 @@ def main(
         raise click.UsageError("give --hours or --minutes")
     seconds = 60 * minutes if minutes is not None else 3600 * (10.0 if hours is None else hours)
     given = ["--device", device, *(["--data", str(data)] if data else []), *(["--tiny"] if tiny else [])]
+    given += ["--together", str(together)] if together > 1 else []
     told = _in_turns([study.name for study in chosen], given, seconds)
     click.echo(told or "all complete")
     if told:

@@ -12,9 +12,9 @@ trained again with the learning rates of all its epochs.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch.nn.functional import cross_entropy, interpolate
 
 import sparsegen
 from benchmarks.markdown import NONE, figure, quotient, table
+from benchmarks.papers import steps
 from benchmarks.papers.budget import seconds
 from benchmarks.papers.study import Claim, Document, Point, Setting, Study, outcome, result, svg
 from benchmarks.study import WrongResultError, times_in_turn
@@ -168,29 +169,22 @@ def accuracy(width: float, kind: str, sizes: Sizes, setting: Setting) -> dict[st
     place = setting.place
     learnt, unseen, what = setting.data.digits(sizes.images, sizes.tested)
     model = mobilenet(width, sizes.layers, 10).to(place)
+    known, labels = (
+        torch.from_numpy(np.ascontiguousarray(a)).to(place) for a in (learnt.images, learnt.labels)
+    )
 
-    def images(of: np.ndarray) -> Tensor:
-        grey = torch.from_numpy(np.ascontiguousarray(of)).to(place)[:, None]
-        return interpolate(grey, sizes.side, mode="bilinear").expand(-1, 3, -1, -1)
+    def images(grey: Tensor) -> Tensor:
+        return interpolate(grey[:, None], sizes.side, mode="bilinear").expand(-1, 3, -1, -1)
+
+    def loss(model: nn.Module, chosen: Tensor) -> Tensor:
+        with torch.autocast(place.type, torch.bfloat16, enabled=setting.is_timed):
+            found = model(images(known[chosen]))
+        return cross_entropy(found.float(), labels[chosen])
 
     def train(epochs: Iterable[int], held: bool) -> None:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-        if held:
-            hold_zeros(model, optimizer)
-        generator = torch.Generator().manual_seed(1)
-        model.train()
-        for epoch in epochs:
-            for step in range(sizes.steps):
-                done = (epoch + step / sizes.steps) / sizes.epochs
-                for group in optimizer.param_groups:
-                    group["lr"] = 2e-3 * (0.02 + 0.98 * (1 + math.cos(math.pi * done)) / 2)
-                chosen = torch.randint(len(learnt.labels), (sizes.batch,), generator=generator).numpy()
-                classes = torch.from_numpy(learnt.labels[chosen]).to(place)
-                optimizer.zero_grad(set_to_none=True)
-                with torch.autocast(place.type, torch.bfloat16, enabled=setting.is_timed):
-                    loss = cross_entropy(model(images(learnt.images[chosen])).float(), classes)
-                loss.backward()
-                optimizer.step()
+        schedule = steps.rates(epochs, sizes.steps, sizes.epochs)
+        chosen = steps.drawn(len(labels), sizes.batch, len(schedule), 1)
+        steps.train(model, loss, chosen, schedule, partial(hold_zeros, model) if held else None)
 
     train(range(sizes.epochs), held=False)
     if kind == "sparse":
@@ -201,16 +195,17 @@ def accuracy(width: float, kind: str, sizes: Sizes, setting: Setting) -> dict[st
     right = 0
     with torch.no_grad():
         for first in range(0, len(unseen.labels), 256):
-            found = model(images(unseen.images[first : first + 256])).argmax(1).cpu().numpy()
+            grey = torch.from_numpy(np.ascontiguousarray(unseen.images[first : first + 256])).to(place)
+            found = model(images(grey)).argmax(1).cpu().numpy()
             right += int((found == unseen.labels[first : first + 256]).sum())
     return {"accuracy": round(100 * right / len(unseen.labels), 3), "data": what}
 
 
 def training_seconds(width: float, sizes: Sizes) -> float:
-    """Seconds of all epochs: launches, or activations that are read and written some ten times in 32 bits."""
-    steps = sizes.epochs * sizes.steps
+    """Seconds of all epochs: activations that are read and written some ten times in 32 bits."""
+    count = sizes.epochs * sizes.steps
     pixels = sum((sizes.side >> 1) ** 2 * channels(width, full) for full, _ in LAYERS[: sizes.layers]) / 4
-    return steps * seconds(moved=10 * 4 * 2 * pixels * sizes.batch, launches=3 * 6 * sizes.layers)
+    return count * seconds(moved=10 * 4 * 2 * pixels * sizes.batch)
 
 
 class MobileNet(Study):
@@ -247,6 +242,7 @@ class MobileNet(Study):
                 f"{kind}, width {width}, accuracy",
                 lambda k=kind, w=width, t=told: t | accuracy(w, k, sizes, setting),
                 expected=2 + training_seconds(width, sizes) * (1 + (kind == "sparse")),
+                is_timed=False,
             )
 
     def table(self, document: Document) -> str:

@@ -301,7 +301,7 @@ class SparseTransformer(Study):
                 return {"trained": name, "data": model.data, "bits_per_byte": bits, "sizes": asdict(sizes)}
 
             expected = 10 + sizes.steps * step_seconds(sizes, torch.bfloat16)
-            yield Point(f"trained {name}", trained, expected)
+            yield Point(f"trained {name}", trained, expected, is_timed=False)
         yield from points[2:]
 
     def _timed(self, sizes: Sizes, setting: Setting, ways: Callable[[], Ways]) -> Iterator[Point]:

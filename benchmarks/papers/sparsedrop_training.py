@@ -6,14 +6,14 @@ Lo, Efficient Sparse Training with Structured Dropout, table 1 and figure 4: a p
 digits and a character model, each dense, with dropout before dense layers, with dropout of blocks before dense layers,
 and with structured dropout that skips what it drops (`DropoutLinear`). A network trains in bfloat16 under autocast, on
 a GPU as a CUDA graph, until its loss on unseen data has not fallen for some checks. Told are the best loss and accuracy
-on unseen data, the time until then, and of a step. `DropoutLinear` runs dense products where these are faster;
-``masked`` says of how many problems masked products ran.
+on unseen data and the steps until then; these trainings may run side by side (``--together``), with masked products
+throughout. A step of each is timed apart, alone on the GPU, and the time to the best loss is steps times that. There
+`DropoutLinear` runs dense products where these are faster; ``masked`` says of how many problems masked products ran.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,17 +22,23 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from benchmarks.markdown import NONE, table
+from benchmarks.markdown import NONE, figure, table
 from benchmarks.papers.budget import seconds
 from benchmarks.papers.study import Claim, Document, Point, Row, Setting, Study, ahead_from, result, svg
+from benchmarks.study import times_in_turn
 from examples import structured_dropout as example
+from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch import DropoutLinear, block_dropout
 from sparsegen.measure.decision import decisions
 
 METHODS = ("dense", "dropout", "block dropout, dense", "structured dropout")
+COLOURS = {"dense": "black", "dropout": "C0", "block dropout, dense": "C1"}
 NETWORKS = {"mlp": "MLP", "vit": "ViT", "gpt": "GPT"}
 WARM_UP = 3  # steps before a graph is captured
+LOOKED = 1024  # images or excerpts, at least, that are looked at together
+TIMED = 0.5  # the p at which dense products are timed: it changes nothing of theirs
 
 
 @dataclass(frozen=True)
@@ -72,15 +78,15 @@ class BlockDropout(nn.Module):
         return block_dropout(x, self.p, self.block, self.training)
 
 
-def layer_of(method: str, p: float, block: int) -> example.Layer:
-    """The layer that drops before a linear layer."""
+def layer_of(method: str, p: float, block: int, products: Dense) -> example.Layer:
+    """The layer that drops before a linear layer; ``products`` says when structured dropout runs dense ones."""
     match method:
         case "dense":
             return nn.Linear
         case "dropout":
             return lambda k, n: nn.Sequential(nn.Dropout(p), nn.Linear(k, n))
         case "structured dropout":
-            return lambda k, n: DropoutLinear(k, n, p, block)
+            return lambda k, n: DropoutLinear(k, n, p, block, dense=products)
         case _:
             return lambda k, n: nn.Sequential(BlockDropout(p, block), nn.Linear(k, n))
 
@@ -127,13 +133,21 @@ class Training:
     """A network that trains with one way to drop."""
 
     def __init__(
-        self, network: str, method: str, p: float, seed: int, sizes: Sizes, setting: Setting
+        self,
+        network: str,
+        method: str,
+        p: float,
+        seed: int,
+        sizes: Sizes,
+        setting: Setting,
+        products: Dense = Dense.NEVER,
     ) -> None:
         torch.manual_seed(seed)
         at = list(NETWORKS).index(network)
         self.sizes, self.batch, self.is_timed = sizes, sizes.batches[at], setting.is_timed
         self.known, self.unseen, self.data = data_of(network, sizes, setting)
-        layer = layer_of(method, p, sizes.block)
+        self.tried = len(decisions())
+        layer = layer_of(method, p, sizes.block, products)
         self.model = example.made(network, sizes.width, sizes.depths[at], layer).to(setting.place)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, capturable=self.is_timed)
         self.run = self.captured() if self.is_timed else self.step
@@ -146,6 +160,7 @@ class Training:
     def captured(self) -> Callable[[], None]:
         """A replay of a step as a CUDA graph; some steps are made before."""
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
                 self.step()
@@ -157,31 +172,26 @@ class Training:
 
     def until_it_stops(self) -> dict[str, Any]:
         """Train until unseen data bring nothing new."""
-        before, losses, accuracies, best_at = len(decisions()), [], [], 0
-        in_steps, steps, began = 0.0, 0, time.perf_counter()
-        best_s = 0.0
-        while steps < self.sizes.most_steps and len(losses) - best_at <= self.sizes.patience:
-            start = time.perf_counter()
+        losses: list[float] = []
+        accuracies: list[float] = []
+        best_at = 0
+        while (
+            self.sizes.check * len(losses) < self.sizes.most_steps
+            and len(losses) - best_at <= self.sizes.patience
+        ):
             for _ in range(self.sizes.check):
                 self.run()
-            self.wait()
-            in_steps += time.perf_counter() - start
-            steps += self.sizes.check
             loss, accuracy = self.looked_at()
             losses.append(loss)
             accuracies.append(accuracy)
             if loss == min(losses):
-                best_at, best_s = len(losses), time.perf_counter() - began
-        ours = [found.on_device for *_, found in decisions()[before:]]
+                best_at = len(losses)
         return {
             "data": self.data,
             "loss": round(min(losses), 5),
             "accuracy": round(max(accuracies), 5),
-            "steps": steps,
-            "ms_per_step": round(1e3 * in_steps / steps, 4) if self.is_timed else None,
-            "seconds_to_best": round(best_s, 2) if self.is_timed else None,
-            "tried": len(ours),
-            "masked": sum(ours),
+            "steps": self.sizes.check * len(losses),
+            "steps_to_best": self.sizes.check * best_at,
             "curve": [round(loss, 4) for loss in losses],
             "sizes": asdict(self.sizes),
         }
@@ -189,18 +199,23 @@ class Training:
     def looked_at(self) -> tuple[float, float]:
         """Mean loss and accuracy on unseen data."""
         self.model.eval()
-        losses, right, count = [], 0, 0
+        losses, right, count = [], [], 0
         with torch.no_grad():
-            for inputs, classes in self.unseen.parts(self.batch):
-                losses.append(float(example.loss_of(self.model, (inputs, classes))) * classes.numel())
-                right += int((self.model(inputs).argmax(-1) == classes).sum())
+            for inputs, classes in self.unseen.parts(max(LOOKED, self.batch)):
+                with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
+                    found = self.model(inputs)
+                losses.append(cross_entropy(found.float().flatten(0, -2), classes.flatten(), reduction="sum"))
+                right.append((found.argmax(-1) == classes).sum())
                 count += classes.numel()
         self.model.train()
-        return sum(losses) / count, right / count
+        return float(torch.stack(losses).sum()) / count, int(torch.stack(right).sum()) / count
 
-    def wait(self) -> None:
-        if self.is_timed:
-            torch.cuda.synchronize()
+    def timed(self) -> dict[str, Any]:
+        """Milliseconds of a step, and of how many problems masked products ran; without a GPU one step is made."""
+        self.run()
+        ours = [found.on_device for *_, found in decisions()[self.tried :]]
+        ms = times_in_turn([self.run], calls=5)[0] / 1e3 if self.is_timed else None
+        return {"ms_per_step": ms and round(ms, 4), "tried": len(ours), "masked": sum(ours)}
 
 
 class SparseDropTraining(Study):
@@ -220,20 +235,50 @@ class SparseDropTraining(Study):
     differs = (
         "The ViT learns MNIST in patches of 4 × 4, the paper's Fashion-MNIST and CIFAR-10 in patches of 2 × 2; the GPT "
         "sees 256 characters, the paper's 128.",
-        "Layers have biases, and DropoutLinear runs dense products where they are faster: the column masked tells.",
-        "Steps are CUDA graphs, and training ends by the loss on unseen data in all networks.",
+        "Layers have biases. Trainings run masked products; where a step is timed, DropoutLinear runs dense ones where "
+        "they are faster: the column masked tells.",
+        "Steps are CUDA graphs, and training ends by the loss on unseen data in all networks. Several trainings run at "
+        "a time; a step is timed alone on the GPU, of dense products with one p, and the time to the best loss is "
+        "steps times that, without looks at unseen data.",
     )
 
     def points(self, setting: Setting) -> Iterable[Point]:
         sizes = TINY if setting.tiny else Sizes()
-        for network, method, p, seed in _cases(sizes):
-            named: dict[str, Any] = {"network": network, "method": method, "p": p, "seed": seed}
+        for seed in range(sizes.seeds):
+            for network, method, p in _cases(sizes):
+                named: dict[str, Any] = {"network": network, "method": method, "p": p, "seed": seed}
 
-            def measured(named: dict[str, Any] = named) -> dict[str, Any]:
-                return named | Training(**named, sizes=sizes, setting=setting).until_it_stops()
+                def measured(named: dict[str, Any] = named) -> dict[str, Any]:
+                    return named | Training(**named, sizes=sizes, setting=setting).until_it_stops()
 
-            expected = training_seconds(network, method, sizes)
-            yield Point(f"{network}, {method}, p = {p}, seed {seed}", measured, expected)
+                expected = training_seconds(network, method, sizes)
+                yield Point(
+                    f"{network}, {method}, p = {p}, seed {seed}",
+                    measured,
+                    expected,
+                    is_timed=False,
+                    group=network,
+                )
+            if not seed:
+                yield from self._timed(sizes, setting)
+
+    def _timed(self, sizes: Sizes, setting: Setting) -> Iterator[Point]:
+        """A step of each way: of masked products with each p, of dense ones with one."""
+        once = TIMED if TIMED in sizes.probabilities else sizes.probabilities[0]
+        for network, method, p in _cases(sizes):
+            if method in (METHODS[0], METHODS[-1]) or p == once:
+                named: dict[str, Any] = {"network": network, "method": method, "p": p}
+
+                def timed(named: dict[str, Any] = named) -> dict[str, Any]:
+                    return (
+                        named
+                        | Training(**named, seed=0, sizes=sizes, setting=setting, products=Dense.AUTO).timed()
+                    )
+
+                expected = 1.5 + seconds(
+                    compiled=4 if method == METHODS[-1] and p == sizes.probabilities[0] else 0
+                )
+                yield Point(f"{network}, {method}, p = {p}, a step", timed, expected)
 
     def table(self, document: Document) -> str:
         lines = []
@@ -241,20 +286,27 @@ class SparseDropTraining(Study):
             for method in METHODS:
                 rows = best_of(document, network, method)
                 if rows:
+                    accuracy = [100 * row["accuracy"] for row in rows]
+                    step = step_of(document, network, method, rows[0]["p"]) or {}
+                    ms = step.get("ms_per_step")
+                    to_best = [row["steps_to_best"] for row in rows]
+                    ran = f"{step['masked']} of {step['tried']}" if step and method == METHODS[-1] else NONE
                     lines.append(
                         [
-                            f"{told}, {method}", rows[0]["p"] or NONE, spread([100 * r["accuracy"] for r in rows], 2),
-                            spread([r["loss"] for r in rows], 4), spread([r["seconds_to_best"] for r in rows], 1),
-                            spread([r["ms_per_step"] for r in rows], 3), f"{rows[0]['masked']} of {rows[0]['tried']}",
+                            f"{told}, {method}", rows[0]["p"] or NONE, len(rows), spread(accuracy, 2),
+                            spread([row["loss"] for row in rows], 4), spread(to_best, 0), figure(ms),
+                            figure(ms and ms * statistics.mean(to_best) / 1e3), ran,
                         ]
                     )  # fmt: skip
         head = [
             "best p by loss on unseen data",
             "p",
+            "seeds",
             "accuracy, %",
             "loss",
+            "steps to the best",
+            "ms a step, alone",
             "s to the best",
-            "ms a step",
             "masked",
         ]
         return table(head, lines)
@@ -269,10 +321,9 @@ class SparseDropTraining(Study):
                 found.append(
                     result(f"{told}: loss of dropout over structured dropout", losses[0] / losses[1])
                 )
-                times = mean(other, "seconds_to_best"), mean(ours, "seconds_to_best")
-                found.append(
-                    result(f"{told}: time to the best loss", times[0] / times[1] if all(times) else None)
-                )
+                times = [seconds_to_best(document, one) for one in (other, ours)]
+                over = times[0] / times[1] if times[0] and times[1] else None
+                found.append(result(f"{told}: time to the best loss", over))
             ratios = step_ratios(document, network)
             least = ahead_from(ratios)
             if ratios:
@@ -286,17 +337,16 @@ class SparseDropTraining(Study):
         made = Figure(figsize=(11, 3.2), layout="constrained")
         for axes, (network, told) in zip(made.subplots(1, 3), NETWORKS.items(), strict=True):
             for method in METHODS:
-                ms: dict[float, list[float]] = {}
-                for row in of(document, network, method):
-                    if row["ms_per_step"]:
-                        ms.setdefault(row["p"], []).append(row["ms_per_step"])
-                if ms:
-                    ps = sorted(ms)
+                ms = {
+                    row["p"]: row["ms_per_step"]
+                    for row in steps(document, network, method)
+                    if row["ms_per_step"]
+                }
+                if len(ms) == 1:  # of dense products, which take as long with every p
+                    axes.axhline(*ms.values(), color=COLOURS[method], linestyle="--", label=method)
+                elif ms:
                     axes.plot(
-                        [100 * p for p in ps],
-                        [statistics.median(ms[p]) for p in ps],
-                        marker=".",
-                        label=method,
+                        [100 * p for p in sorted(ms)], [ms[p] for p in sorted(ms)], marker=".", label=method
                     )
             axes.set(title=told, xlabel="dropped, %", ylabel="ms a step")
             if axes.lines:
@@ -304,30 +354,48 @@ class SparseDropTraining(Study):
         return svg(made, path)
 
 
-def _cases(sizes: Sizes) -> Iterator[tuple[str, str, float, int]]:
-    """Network, way to drop, p and seed: of a seed first all networks dense, then each p in all ways."""
-    for seed in range(sizes.seeds):
-        for p in (0.0, *sizes.probabilities):
-            for network in NETWORKS:
-                for method in METHODS[1:] if p else METHODS[:1]:
-                    yield network, method, p, seed
+def _cases(sizes: Sizes) -> Iterator[tuple[str, str, float]]:
+    """Network, way to drop and p: first all networks dense, then each p in all ways."""
+    for p in (0.0, *sizes.probabilities):
+        for network in NETWORKS:
+            for method in METHODS[1:] if p else METHODS[:1]:
+                yield network, method, p
 
 
 def training_seconds(network: str, method: str, sizes: Sizes) -> float:
-    """Seconds of all steps and looks at unseen data, and of kernels, where there are masked products.
+    """Seconds of all steps, and of kernels, where there are masked products; most trainings end before.
 
-    A step of the paper's sizes took 0.44, 4.6 and 3.7 ms on an H100 (`dropout_training.json.xz`); a look runs two
-    forward passes of each part of the unseen data, each a third of a step.
+    A step of the paper's sizes took 0.44, 4.6 and 3.7 ms on an H100 (`dropout_training.json.xz`).
     """
-    at = list(NETWORKS).index(network)
-    steps, ms = sizes.most_steps, (0.44, 4.6, 3.7)[at]
-    parts = sizes.tested // sizes.batches[at] if network != "gpt" else 436 // sizes.batches[at]
-    looked = steps / sizes.check * 2 * parts * max(ms / 3, 1.0)
-    return 1 + (steps * ms + looked) / 1e3 + seconds(compiled=6 if method == METHODS[-1] else 0)
+    ms = (0.44, 4.6, 3.7)[list(NETWORKS).index(network)]
+    return 2 + sizes.most_steps * ms / 1e3 + seconds(compiled=2 if method == METHODS[-1] else 0)
 
 
 def of(document: Document, network: str, method: str) -> list[Row]:
-    return [row for row in document["rows"] if (row["network"], row["method"]) == (network, method)]
+    """The trainings of a network with a way to drop."""
+    rows = [row for row in document["rows"] if "loss" in row]
+    return [row for row in rows if (row["network"], row["method"]) == (network, method)]
+
+
+def steps(document: Document, network: str, method: str) -> list[Row]:
+    """The times of its steps."""
+    rows = [row for row in document["rows"] if "ms_per_step" in row]
+    return [row for row in rows if (row["network"], row["method"]) == (network, method)]
+
+
+def step_of(document: Document, network: str, method: str, p: float) -> Row | None:
+    """The time of a step with a p; of dense products with any."""
+    found = steps(document, network, method)
+    exact = [row for row in found if row["p"] == p]
+    return next(iter(exact if method == METHODS[-1] else exact or found), None)
+
+
+def seconds_to_best(document: Document, rows: Sequence[Row]) -> float | None:
+    """Steps to the best loss times the time of a step."""
+    step = step_of(document, rows[0]["network"], rows[0]["method"], rows[0]["p"])
+    if step is None or not step["ms_per_step"]:
+        return None
+    return float(step["ms_per_step"] * statistics.mean(row["steps_to_best"] for row in rows) / 1e3)
 
 
 def best_of(document: Document, network: str, method: str) -> list[Row]:
@@ -340,11 +408,11 @@ def best_of(document: Document, network: str, method: str) -> list[Row]:
 
 def step_ratios(document: Document, network: str) -> dict[float, float | None]:
     """Times by p: a step of dropout and dense layers over one of structured dropout."""
-    ms = {
-        method: {row["p"]: row["ms_per_step"] for row in of(document, network, method) if row["ms_per_step"]}
-        for method in ("dropout", "structured dropout")
-    }
-    return {p: ms["dropout"][p] / us for p, us in ms["structured dropout"].items() if p in ms["dropout"]}
+    other = step_of(document, network, "dropout", TIMED)
+    if other is None or not other["ms_per_step"]:
+        return {}
+    ours = {row["p"]: row["ms_per_step"] for row in steps(document, network, "structured dropout")}
+    return {p: other["ms_per_step"] / ms for p, ms in ours.items() if ms}
 
 
 def mean(rows: Sequence[Row], key: str) -> float | None:

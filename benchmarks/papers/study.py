@@ -30,6 +30,7 @@ FAILED = "failed"  # of a raw file: points without a result, and why
 BROKEN_OFF = "the process ended before it was measured"
 TURNS = "papers_turns"  # the raw file of how long studies took
 CPU = "cpu"  # PyTorch on the host; nothing of ours runs
+ALL, PARTS = "all", ("untimed", "timed")  # of a study's points
 EQUAL = 0.05  # by how much a ratio may differ from 1 and still be called equal
 
 Document = Mapping[str, Any]
@@ -52,12 +53,14 @@ class Setting:
     Attributes:
         tiny: small sizes, for a test.
         gpus: number of GPUs of this kind.
+        shared: a folder for what processes side by side make once for all; None for one process.
     """
 
     device: Device
     data: Data
     tiny: bool
     gpus: int = 1
+    shared: Path | None = None
 
     @property
     def place(self) -> Any:
@@ -74,11 +77,19 @@ class Setting:
 
 @dataclass(frozen=True)
 class Point:
-    """One row of the raw file: its name, how it is measured, and how many seconds that should take on one H200."""
+    """One row of the raw file.
+
+    Attributes:
+        expected: seconds that it should take on one H200.
+        is_timed: whether it times anything: then nothing else may run beside it.
+        group: points of a group share what a process makes once.
+    """
 
     name: str
     measure: Callable[[], dict[str, Any]]
     expected: float
+    is_timed: bool = True
+    group: str = ""
 
 
 class Study(ABC):
@@ -143,7 +154,12 @@ class Study(ABC):
         left = [point for points in raw.left() for point in points]
         return Progress(len(raw.points) - len(left), len(left), sum(point.expected for point in left))
 
-    def run(self, setting: Setting, budget: Budget, again: bool) -> bool:
+    @property
+    def module(self) -> str:
+        """The name of its module, which other processes import."""
+        return f"benchmarks.papers.{self.name}"
+
+    def run(self, setting: Setting, budget: Budget, again: bool, together: int = 1, part: str = ALL) -> bool:
         """Measure what the raw file lacks, and write it after every point; whether all is there.
 
         A point that fails ends the process, whose device may be in any state; the same command goes on with the
@@ -152,14 +168,25 @@ class Study(ABC):
 
         Args:
             again: measure points that the file holds, too.
+            together: how many points that time nothing are measured at a time, before the others.
+            part: ``untimed`` for these alone, ``timed`` for the others alone, or ``all``.
 
         Raises:
             click.ClickException: all other points are there, and some failed again.
         """
         raw = RawFile(self, setting, again)
-        fresh, failed = raw.left()
-        passed, is_first = 0, True
-        for point in (*fresh, *failed):
+        fresh, failed = ([p for p in some if part in (ALL, PARTS[p.is_timed])] for some in raw.left())
+        alone = [*fresh, *failed]
+        if together > 1:
+            passed = self._side_by_side(raw, [p for p in alone if not p.is_timed], setting, budget, together)
+            if new := [point.name for point in fresh if point.name in raw.failed]:
+                click.echo(f"{len(new)} points failed: {', '.join(new)}; the same command goes on")
+                return False
+            alone = [point for point in alone if point.is_timed]
+        else:
+            passed = 0
+        is_first = not passed
+        for point in alone:
             if not budget.allows(point.expected, first=is_first):
                 passed += 1
                 continue
@@ -170,11 +197,20 @@ class Study(ABC):
         if passed:
             click.echo(f"time is up: {passed} points are left; the same command goes on")
             return False
-        if raw.failed:
-            told = "; ".join(f"{name}: {why}" for name, why in raw.failed.items())
-            raise click.ClickException(f"{self.name}: {len(raw.failed)} points failed: {told}")
-        click.echo(f"{self.name}: complete")
+        if broken := {point.name: raw.failed[point.name] for point in failed if point.name in raw.failed}:
+            told = "; ".join(f"{name}: {why}" for name, why in broken.items())
+            raise click.ClickException(f"{self.name}: {len(broken)} points failed: {told}")
+        click.echo(f"{self.name}: complete" + ("" if part == ALL else f", what is {part}"))
         return True
+
+    def _side_by_side(
+        self, raw: RawFile, points: list[Point], setting: Setting, budget: Budget, together: int
+    ) -> int:
+        """Measure points that time nothing, some at a time; the number of those for which there was no time."""
+        from benchmarks.papers.together import Together
+
+        calls = raw.begin, raw.hold, raw.fail, raw.leave
+        return len(Together(self.module, setting, together, budget, *calls).measure(points)) if points else 0
 
     def command(self) -> click.Command:
         """The study's command line."""
@@ -192,14 +228,35 @@ class Study(ABC):
         @click.option("--limit", default=LIMIT, show_default=True, help="Begin no point later, seconds.")
         @click.option("--within", default=math.inf, help="Begin no point that should end later, seconds.")
         @click.option("--again", is_flag=True, help="Also points that the raw file holds.")
-        def main(name: str, data: Path | None, tiny: bool, limit: float, within: float, again: bool) -> None:
+        @click.option(
+            "--together",
+            type=click.IntRange(1),
+            default=1,
+            help="Measure so many points that time nothing at a time, on all GPUs.",
+        )
+        @click.option(
+            "--part",
+            type=click.Choice([ALL, *PARTS]),
+            default=ALL,
+            help="Only points that time something, or not.",
+        )
+        def main(
+            name: str,
+            data: Path | None,
+            tiny: bool,
+            limit: float,
+            within: float,
+            again: bool,
+            together: int,
+            part: str,
+        ) -> None:
             budget, began = Budget.of(limit, within), time.monotonic()
             setting = setting_of(name, data, tiny)
             with private_lock(self.raw, Settings.from_environment().cache / "locks"):
                 # Another process may measure the same yet: one whose parent was killed.
                 before = Progress(0, 0, 0.0) if again else self.progress(setting)
                 try:
-                    is_complete = self.run(setting, budget, again)
+                    is_complete = self.run(setting, budget, again, together, part)
                 finally:
                     write_turn(self, setting, before, time.monotonic() - began)
                 if not is_complete:
@@ -222,18 +279,16 @@ def write_turn(study: Study, setting: Setting, before: Progress, taken: float) -
     after = study.progress(setting)
     if after.held == before.held:
         return
-    rows = rows_of(result_file(setting.device, TURNS))
-    rows.append(
-        {
-            "study": study.name,
-            "rows": after.held - before.held,
-            "left": after.left,
-            "seconds": round(taken, 1),
-            "expected_seconds": round(START + before.expected - after.expected, 1),
-            "expected_left_seconds": round(after.expected, 1),
-        }
-    )
-    write_results(setting.device, TURNS, rows)
+    row = {
+        "study": study.name,
+        "rows": after.held - before.held,
+        "left": after.left,
+        "seconds": round(taken, 1),
+        "expected_seconds": round(START + before.expected - after.expected, 1),
+        "expected_left_seconds": round(after.expected, 1),
+    }
+    with private_lock(TURNS, Settings.from_environment().cache / "locks"):  # studies may run side by side
+        write_results(setting.device, TURNS, [*rows_of(result_file(setting.device, TURNS)), row])
 
 
 class RawFile:
@@ -262,27 +317,44 @@ class RawFile:
 
     def measure(self, point: Point) -> bool:
         """Measure a point and write it; False if it fails. While it is measured, the file says that it was begun."""
-        self.failed[point.name] = self.failed.get(point.name, BROKEN_OFF)
-        self._write()
+        self.begin(point)
         began = time.monotonic()
         try:
             measured = point.measure()
         except Exception as error:  # whatever it is, the other points must be measured
             traceback.print_exc()
-            self.failed[point.name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            self._write()
+            self.fail(point, why_failed(error))
             return False
-        taken = round(time.monotonic() - began, 2)
+        self.hold(point, measured, time.monotonic() - began)
+        return True
+
+    def begin(self, point: Point) -> None:
+        """Write that a point was begun."""
+        self.failed[point.name] = self.failed.get(point.name, BROKEN_OFF)
+        self._write()
+
+    def fail(self, point: Point, why: str) -> None:
+        """Write why there is no row of a point."""
+        self.failed[point.name] = why
+        self._write()
+
+    def leave(self, point: Point) -> None:
+        """Write nothing of a point that was begun, unless it failed before."""
+        if self.failed.get(point.name) == BROKEN_OFF:
+            del self.failed[point.name]
+        self._write()
+
+    def hold(self, point: Point, measured: dict[str, Any], taken: float) -> None:
+        """Write the row of a point."""
         self._rows[point.name] = {
             KEY: point.name,
             **measured,
-            "seconds": taken,
+            "seconds": round(taken, 2),
             "expected_seconds": round(point.expected, 1),
         }
         del self.failed[point.name]
         self._write()
         click.echo(f"{point.name}: " + ", ".join(f"{k} {v}" for k, v in measured.items() if _is_short(v)))
-        return True
 
     def _write(self) -> None:
         """Rows in the order of the points; those of other settings lie behind."""
@@ -348,6 +420,11 @@ def svg(figure: Any, path: Path) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     save(figure, path)
     return True
+
+
+def why_failed(error: Exception) -> str:
+    """An error in a line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def _is_short(value: Any) -> bool:

@@ -113,6 +113,40 @@ def decide_blocks(request: Request, *, is_named: bool = False, trains: bool = Fa
         NoVariantError: it is named, and no kernel takes such masks, elements or head dimensions.
         DatabaseError: see `sparsegen.lookup`; and what `sparsegen.tune` raises if it is called.
     """
+    try:
+        time, form = _best_form(request, trains)
+    except NoVariantError:
+        if is_named:
+            raise
+        return None
+    if is_named:
+        return Blocks(form, Decision.by_name(ours=True))
+    others = _other_times(request, trains)
+    if others is None:
+        return None
+    decision = decide_by_times(AttentionImplementation.BLOCKS, time, others)
+    return Blocks(form, decision) if decision.on_device else None
+
+
+def expected_times(request: Request, *, trains: bool = False) -> dict[AttentionImplementation, Time]:
+    """Returns the expected times of the implementations that can run, by which `decide_blocks` decides; of blocks alone
+    if a variant of the others is pinned.
+
+    Args:
+        trains: of both passes, which the fused kernel has not.
+
+    Raises:
+        DatabaseError: see `sparsegen.lookup`.
+    """
+    try:
+        blocks = {AttentionImplementation.BLOCKS: _best_form(request, trains)[0]}
+    except NoVariantError:
+        blocks = {}
+    return blocks | (_other_times(request, trains) or {})
+
+
+def _best_form(request: Request, trains: bool) -> tuple[Time, BlockForm]:
+    """The form of the mask that should take the least time by blocks, and this time; raises NoVariantError."""
     found = list[tuple[Time, BlockForm]]()
     why = NoVariantError("block_attention takes masks with a place that lives")
     for form in block_forms(request.mask) if request.mask.nnz else ():
@@ -121,18 +155,9 @@ def decide_blocks(request: Request, *, is_named: bool = False, trains: bool = Fa
         except NoVariantError as error:
             why = error
     if not found:
-        if is_named:
-            raise why
-        return None
+        raise why
     time = Time.least(time for time, _ in found)
-    form = next(form for own, form in found if own is time)
-    if is_named:
-        return Blocks(form, Decision.by_name(ours=True))
-    others = _other_times(request, trains)
-    if others is None:
-        return None
-    decision = decide_by_times(AttentionImplementation.BLOCKS, time, others)
-    return Blocks(form, decision) if decision.on_device else None
+    return time, next(form for own, form in found if own is time)
 
 
 def _blocks_time(request: Request, form: BlockForm, trains: bool) -> Time:

@@ -188,12 +188,14 @@ def on_operands(
 def _call(
     launcher: Launcher, problem: Problem, matrix: CsrMatrix, executor: Executor
 ) -> Callable[[], object]:
-    """A launch on operands of its own: tensors on a GPU."""
+    """A launch on operands of its own, tensors on a GPU, without those that calls need not bring."""
     specs, result = problem.operands(matrix.nnz), problem.result(matrix.nnz)
     rng = np.random.default_rng(0)
     if executor.device.backend != "cuda":
         arrays = tuple(
-            problem.random_operand(spec, rng)
+            None
+            if spec.name in launcher.kept
+            else problem.random_operand(spec, rng)
             if isinstance(spec.dtype, WordType)
             else rng.standard_normal(spec.shape).astype(numpy_type(spec.dtype))
             for spec in specs
@@ -208,7 +210,8 @@ def _call(
             return torch.from_numpy(problem.random_operand(spec, rng)).to(place)
         return torch.randn(spec.shape, device=place).to(getattr(torch, str(spec.dtype)))
 
-    tensors, out = tuple(map(tensor, specs)), tensor(result)
+    tensors = tuple(None if spec.name in launcher.kept else tensor(spec) for spec in specs)
+    out = tensor(result)
     return lambda: launcher.run(tensors, out, None)
 
 

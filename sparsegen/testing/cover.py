@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations
@@ -52,18 +53,23 @@ def cover(items: Sequence[Item], shows: Callable[[Item], frozenset[Any]]) -> lis
         best = max(range(len(items)), key=lambda i: len(shown_by[i] & missing))
         chosen.append(best)
         missing -= shown_by[best]
+    times = Counter(feature for one in chosen for feature in shown_by[one])
     for one in list(chosen):
-        others = frozenset[Any]().union(*(shown_by[i] for i in chosen if i != one))
-        if shown_by[one] <= others:
+        if all(times[feature] > 1 for feature in shown_by[one]):
             chosen.remove(one)
+            times -= Counter(shown_by[one])
     return [items[i] for i in sorted(chosen)]
+
+
+def choices(variant: Variant) -> list[tuple[str, Any]]:
+    """Returns a variant's choices, by the names of their tunables."""
+    config = variant.config
+    return [(tunable.name, getattr(config, tunable.name)) for tunable in type(config).tunables()]
 
 
 def together(variant: Variant) -> frozenset[Any]:
     """Returns what else variants show: every choice of a tunable, and every two traits together."""
-    config = variant.config
-    choices = ((tunable.name, getattr(config, tunable.name)) for tunable in type(config).tunables())
-    return frozenset([*choices, *combinations(sorted(variant.kind.traits), 2)])
+    return frozenset([*choices(variant), *combinations(sorted(variant.kind.traits), 2)])
 
 
 @cache

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from patience import LONG
 from tuning_samples import H100
 
 from sparsegen import backends
@@ -21,6 +26,7 @@ from sparsegen.measure import clock as clocks
 from sparsegen.measure.clock import Clock
 from sparsegen.measure.l2 import L2
 
+ROOT = Path(__file__).parents[2]
 UUID = "GPU-11111111-1111-1111-1111-111111111111"
 CALL_MS, MEMSET_MS, READ_MS = 0.25, 3.0, 7.0
 
@@ -233,6 +239,38 @@ def test_a_thread_that_opened_an_executor_ends_in_no_context(driver: FakeDriver)
         opened[0].allocate(4)
     opened[0].close()
     assert driver.is_left
+
+
+FIRST_USE = """
+import sys, threading
+import numpy as np, scipy.sparse
+import sparsegen
+
+pattern = scipy.sparse.random(96, 128, 0.2, format="csr", random_state=0, dtype=np.float32)
+b, made = np.ones((128, 32), np.float32), []
+
+def use():
+    made.append(sparsegen.prepare(pattern, n=32, device=sys.argv[1], dense="never"))
+    made[0](b)
+
+thread = threading.Thread(target=use)
+thread.start()
+thread.join()
+assert np.allclose(made[0](b), pattern @ b, atol=1e-4)
+print("right")
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [runtime.PYCUDA, runtime.DIRECT])
+def test_the_thread_that_used_a_gpu_first_may_end_before_the_process(name: str, tmp_path: Path) -> None:
+    """PyCUDA would abort the process: at the thread's end, or when the process exits."""
+    environment = os.environ | {"SPARSEGEN_DB": str(tmp_path / "tuning.db"), "SPARSEGEN_DRIVER": name}
+    command = [sys.executable, "-c", FIRST_USE, "cuda"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONG, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
 def test_an_executor_is_closed_by_a_thread_that_did_not_open_it(driver: FakeDriver) -> None:

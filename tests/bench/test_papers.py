@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
+import os
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -255,6 +258,180 @@ def test_a_killed_process_leaves_its_point_for_last(papers: Path, monkeypatch: p
     assert document["failed"] == {"first": study.BROKEN_OFF} and not document["rows"]
     assert not module("page").documents(one, papers.parent)
     assert one.run(setting, minute(), again=False) and done == ["first", "second", "first"]
+
+
+SIDED = """
+import os, signal, time
+from benchmarks.papers import lidar_network
+from benchmarks.papers.study import Point
+
+
+def measured(name):
+    if name == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "wrong":
+        raise ValueError("it is wrong")
+    if name == "endless":
+        time.sleep(600)
+    return {"value": name, "process": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"]}
+
+
+class Sided(lidar_network.LidarNetwork):
+    module = "sided"
+    names = ("one", "killed", "two", "wrong", "three", "timed")
+
+    def points(self, setting):
+        for name in self.names:
+            yield Point(name, lambda name=name: measured(name), 1.0, name == "timed", name[0])
+
+
+class Endless(Sided):
+    module = "endless"
+    names = ("one", "endless")
+
+
+STUDY = Sided()
+"""
+
+
+@pytest.fixture
+def sided(papers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module that other processes find, too."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "sided", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    (tmp_path / "sided.py").write_text(SIDED)
+    (tmp_path / "endless.py").write_text("import sided\n\nSTUDY = sided.Endless()\n")
+    return importlib.import_module("sided")
+
+
+def test_points_that_time_nothing_are_measured_side_by_side(sided: Any, papers: Path) -> None:
+    """A killed process and a failure cost a point each; what is timed waits until no other runs."""
+    study, one = module("study"), sided.Sided()
+    setting = study.Setting(study.device_of("emulator"), module("data").Data(None), True)
+    assert not one.run(setting, minute(), again=False, together=2)
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    rows = {row["point"]: row for row in document["rows"]}
+    assert list(rows) == ["one", "two", "three"]
+    assert document["failed"] == {"killed": study.BROKEN_OFF, "wrong": "ValueError: it is wrong"}
+    assert {row["threads"] for row in rows.values()} == {"1"} and os.environ["OMP_NUM_THREADS"] == "2"
+    assert os.getpid() not in {row["process"] for row in rows.values()}
+    assert one.run(setting, minute(), again=False, part="timed")
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    assert document["rows"][-1]["process"] == os.getpid() and document["rows"][-1]["point"] == "timed"
+
+
+def test_what_is_half_done_when_time_is_up_was_never_begun(sided: Any, papers: Path) -> None:
+    study, one = module("study"), sided.Endless()
+    setting = study.Setting(study.device_of("emulator"), module("data").Data(None), True)
+    while one.progress(setting).held == 0:  # as long as a process needs to begin here
+        assert not one.run(setting, module("budget").Budget.of(60, 10), again=False, together=2)
+    document = study.read_document(papers / "papers_lidar_network.json.xz")
+    assert [row["point"] for row in document["rows"]] == ["one"] and "failed" not in document
+
+
+@pytest.mark.parametrize("name", ["uniform_accuracy", "sparsedrop_training"])
+def test_side_by_side_rows_are_those_of_one_process(
+    name: str, papers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever process measures a point first, its result is the same."""
+    study = module("study")
+    found = []
+    for words in (("--part", "untimed"), ("--together", "2", "--part", "untimed")):
+        monkeypatch.setenv("SPARSEGEN_RESULTS", str(papers / words[-2]))
+        done = run(name, *words)
+        assert done.exit_code == 0 and "what is untimed" in done.output, done.output
+        rows = study.read_document(papers / words[-2] / f"papers_{name}.json.xz")["rows"]
+        told = ("point", "error", "loss", "accuracy", "curve")
+        found.append([{key: row.get(key) for key in told} for row in rows])
+    assert found[0] == found[1] and len(found[0]) >= 10
+
+
+def test_the_time_to_the_best_loss_is_steps_times_that_of_one(papers: Path) -> None:
+    """A step of dense products is timed with one p, of masked ones with each."""
+    training = module("sparsedrop_training")
+
+    def trained(method: str, p: float, seed: int, loss: float, to_best: int) -> dict[str, Any]:
+        named = {"network": "gpt", "method": method, "p": p, "seed": seed}
+        return named | {"loss": loss, "accuracy": 0.5, "steps": 900, "steps_to_best": to_best}
+
+    def timed(method: str, p: float, ms: float) -> dict[str, Any]:
+        return {"network": "gpt", "method": method, "p": p, "ms_per_step": ms, "tried": 2, "masked": 1}
+
+    rows = [
+        trained("dropout", 0.2, 0, 1.6, 500), trained("dropout", 0.4, 0, 1.4, 600),
+        trained("dropout", 0.4, 1, 1.5, 800),
+        trained("structured dropout", 0.2, 0, 1.5, 400), trained("structured dropout", 0.6, 0, 1.7, 100),
+        timed("dropout", 0.5, 4.0), timed("structured dropout", 0.2, 5.0), timed("structured dropout", 0.6, 2.0),
+    ]  # fmt: skip
+    cells = [line.strip("| ").split(" | ") for line in training.STUDY.table({"rows": rows}).splitlines()[2:]]
+    assert [(line[1], line[2], line[5], line[6], line[7], line[8]) for line in cells] == [
+        ("0.4", "2", "700 ± 141", "4.00", "2.80", "–"), ("0.2", "1", "400", "5.00", "2.00", "1 of 2"),
+    ]  # fmt: skip
+    told = training.STUDY.results({"rows": rows})
+    assert "GPT: time to the best loss: ahead (1.40 ×)." in told
+    assert "GPT: a step is faster than dropout and dense layers from p = 0.6 on." in told
+
+
+def test_speed_stands_at_the_highest_sparsity_near_dense(papers: Path) -> None:
+    study = module("uniform_accuracy")
+
+    def error(pattern: str, sparsity: float, value: float) -> dict[str, Any]:
+        return {"network": "resnet", "pattern": pattern, "sparsity": sparsity, "error": value}
+
+    rows = [
+        error(study.AGAIN, 0.0, 2.0),
+        *(error("uniform", p, e) for p, e in ((0.6, 2.1), (0.7, 2.4), (0.8, 9.0))),
+        error("unstructured", 0.9, 8.0),
+        *(
+            {"layer": "uniform", "sparsity": p, "us": {"ours": us, "cuSPARSE": 40.0, "dense": 20.0}}
+            for p, us in ((0.6, 15.0), (0.7, 10.0), (0.8, 5.0))
+        ),
+    ]
+    second = study.STUDY.table({"rows": rows}).split("\n\n")[1]
+    lines = [line.strip("| ").split(" | ") for line in second.splitlines()[2:]]
+    assert lines == [
+        ["resnet, uniform", "70%", "10.00", "40.00", "20.00", "4.00 ×", "2.00 ×", "ahead"],
+        ["resnet, unstructured", "–", "–", "–", "–", "–", "–", "–"],
+    ]
+    assert (
+        "resnet: highest uniform sparsity within 0.5 percentage points of dense: 70%."
+        in study.STUDY.results({"rows": rows})
+    )
+
+
+def test_a_network_has_one_line_with_its_times_and_categories(papers: Path) -> None:
+    study = module("sparse_dnn").STUDY
+    of = {"neurons": 1024, "layers": 120, "inputs": 60000, "devices": 1}
+    held = of | {"living": 12515, "checked": 60000}
+    times = of | {"ms": 5.0, "tera_edges_per_second": 47.2, "seconds_to_prepare": 9.0}
+    only = study.table({"rows": [held, times]}).splitlines()[2:]
+    assert len(only) == 1 and "12,515 of 60,000" in only[0] and "47.2" in only[0]
+    assert study.table({"rows": [held | times]}).splitlines()[2:] == only
+    assert len(study.table({"rows": [held, times | {"layers": 480}]}).splitlines()[2:]) == 2
+
+
+def test_a_schedule_is_that_of_the_whole_whichever_epochs_remain(papers: Path) -> None:
+    """Batches are those that one draw after the other would take; a step moves weights by its own rate."""
+    import torch
+
+    steps = module("steps")
+    whole = steps.rates(range(4), 5, 4)
+    assert whole[0] == steps.RATE and len(whole) == 20 and whole == sorted(whole, reverse=True)
+    assert steps.rates(range(2, 4), 5, 4) == whole[10:]
+    generator = torch.Generator().manual_seed(3)
+    for row in steps.drawn(100, 7, 4, 3):
+        assert row.tolist() == torch.randint(100, (7,), generator=generator).tolist()
+    model, seen = torch.nn.Linear(2, 1), []
+
+    def loss(one: Any, row: Any) -> Any:
+        seen.append((row.tolist(), one.weight.detach().clone()))
+        return one(row.float()[None]).sum()
+
+    steps.train(model, loss, torch.ones(3, 2), [1e-2, 1e-4, 0.0])
+    moved = [float((b - a).abs().max()) for (_, a), (_, b) in itertools.pairwise(seen)]
+    assert moved[0] == pytest.approx(1e-2, rel=0.05) and moved[1] == pytest.approx(1e-4, rel=0.05)
+    assert torch.equal(seen[-1][1], model.weight)
 
 
 def test_a_bench_goes_on_where_it_stopped(papers: Path) -> None:

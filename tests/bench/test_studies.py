@@ -197,11 +197,31 @@ def test_low_bit_race(studies: Studies) -> None:
 def test_attention_masks(studies: Studies) -> None:
     rows, output = studies.run("attention_masks", "--tiny")
     kinds = [row.get("kind", "other") for row in rows]
-    expected = ["independent", "largest", "other", "other", "one", "independent", "other", "other", "other"]
-    assert kinds == expected and "0.500 live" in output and "uneven: 1 rows, some 5 s on a GPU" in output
+    parts = [row["part"] for row in rows]
+    assert kinds[3:5] == ["independent", "largest"] and kinds[7:9] == ["one", "independent"]
+    assert (
+        parts[:3] == ["fixed"] * 3
+        and parts[5:7] == ["replays", "shares"]
+        and parts[9:] == [*("windows", "warps", "warps", "whole", "whole")]
+    )
+    assert "0.500 live" in output and "uneven: 1 rows, some 5 s on a GPU" in output
     assert all(0 < error < 4e-3 for row in rows for error in row.get("errors", {}).values())
-    assert sum("errors" in row for row in rows) == 7 and rows[2]["unequal"] == 0
-    assert rows[4]["errors"].keys() == {"whole", "split"}
+    assert sum("errors" in row for row in rows) == 12 and rows[5]["unequal"] == 0
+    assert rows[7]["errors"].keys() == {"whole", "split"}
+    blocks, window, unstructured = rows[:3]
+    for fixed in (blocks, window, unstructured):
+        assert fixed["errors"].keys() == {"blocks", "fused", "steps", "training_blocks", "training_steps"}
+        assert fixed["expected_forward_us"].keys() == {"blocks", "fused", "steps"}
+        assert fixed["expected_training_us"].keys() == {"blocks", "steps"}
+        assert fixed["chosen"] == {
+            of: min(fixed[f"expected_{of}_us"], key=fixed[f"expected_{of}_us"].get)
+            for of in ("forward", "training")
+        }
+    assert blocks["live"] < 0.3 and window["live"] == pytest.approx(0.2272, abs=1e-4)
+    assert unstructured["live"] == pytest.approx(0.3, abs=0.01)
+    warps = rows[10]
+    assert warps["errors"].keys() == {"mma", "tma_one_pass", "tma_two_passes"}
+    assert warps["configs"].keys() == {"mma", "tma", "mma_attention_backward"}
 
 
 def test_attention_masks_go_on_where_time_was_up(studies: Studies, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +235,8 @@ def test_attention_masks_go_on_where_time_was_up(studies: Studies, monkeypatch: 
     both, output = studies.run("attention_masks", *command[2:])
     assert [row["part"] for row in both] == ["uneven", "scores"] and both[0] == some[0]
     assert "kind one" not in output
+    alone, _ = studies.run("attention_masks", *command[2:], "--row", "uneven .*kind one")
+    assert [row["part"] for row in alone] == ["uneven", "scores"] and alone[0] == some[0]
     monkeypatch.setenv("SPARSEGEN_COMMIT", "abd")
     _, output = studies.run("attention_masks", *command[2:])
     assert "kind one" in output

@@ -102,7 +102,7 @@ def test_kernels_that_leave_room_have_half_of_the_multiprocessors(problem: Any, 
     if size == 2048:
         assert beside is None, "tiles of 256 columns fill the device"
         return
-    assert beside == replace(alone, tile_n={512: 64, 1024: 128}[size])
+    assert beside == replace(alone, tile_n={512: 64, 1024: 128}[size], cluster=1)
     blocks = found.launch(asked, beside, {}, H200).grid[0]
     assert blocks == {512: 4 * 8, 1024: 8 * 8}[size]
 

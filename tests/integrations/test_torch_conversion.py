@@ -143,7 +143,7 @@ def test_a_model_is_converted_whole_or_not_at_all(model: Model) -> None:
         convert(model, "block")
     with pytest.raises(PruningError, match=r"it is one itself, which SparseLinear\.from_dense converts"):
         convert(nn.Linear(8, 8), "unstructured", 0.5)
-    with pytest.raises(PruningError, match="convolutions are those of convert_convolutions"):
+    with pytest.raises(PruningError, match="3 × 3: give example_inputs"):
         convert(nn.Sequential(nn.Conv2d(3, 3, 3)), "unstructured", 0.5)
     with pytest.raises(ConfigError, match="run_dense = 'x' is none of"):
         SparseLinear.from_dense(nn.Linear(8, 8), sparsity=0.5, run_dense="x")

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from sparsegen import backends, lookup  # noqa: E402
+from sparsegen.dispatch.options import Dense  # noqa: E402
 from sparsegen.errors import OperandError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, convert  # noqa: E402
 from sparsegen.integrations.torch.models import in_situ  # noqa: E402
@@ -24,6 +25,7 @@ from sparsegen.integrations.torch.models.model_clock import (  # noqa: E402
     CompileMode,
     TorchClock,
 )
+from sparsegen.integrations.torch.models.model_facts import ModelFacts  # noqa: E402
 from sparsegen.tuning_db.pins import Pin, Pins  # noqa: E402
 from sparsegen.tuning_db.pins_file import write_pins  # noqa: E402
 
@@ -418,3 +420,32 @@ def test_calls_from_python_decide_where_that_is_asked(model: Model) -> None:
 def test_captured_graphs_decide_on_a_gpu(model: Model) -> None:
     report = convert(model.cuda(), sparsity=0.9, example_inputs=torch.randn(64, 16, device="cuda"))
     assert report.in_situ.captured and report.in_situ.final_us <= report.in_situ.dense_us
+
+
+def test_layers_run_no_dense_products_while_they_are_tried(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, seen = FakeClock(model, {"q": 5.0, "k": 5.0, "up": 5.0}), set()
+
+    def compare(run: Any, first: Any, second: Any) -> tuple[float, float]:
+        times = FakeClock.compare(clock, run, first, second)
+        seen.update(m.pattern.run_dense for m in model.modules() if isinstance(m, SparseLinear))
+        return times
+
+    monkeypatch.setattr(clock, "compare", compare)
+    convert_by(monkeypatch, model, clock)
+    assert seen == {Dense.NEVER} and model.q.pattern.run_dense is Dense.AUTO
+
+
+def test_groups_that_are_surely_slower_are_not_tried(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelFacts, "is_slower", lambda self, names: names == ("up",))
+    clock = FakeClock(model, {"q": 5.0, "k": 5.0, "up": 5.0})
+    report = convert_by(monkeypatch, model, clock)
+    assert report.in_situ.slower == ("up",) and set(report.in_situ.kept) == {"q", "k"}
+    reasons = {layer.name: layer.reason for layer in report.dense}
+    assert reasons["up"].startswith("dense is faster") and type(model.up) is nn.Linear
+    monkeypatch.setattr(ModelFacts, "is_slower", lambda self, names: True)
+    again = Model()
+    report = convert_by(monkeypatch, again, FakeClock(again, {}), fuse=False)
+    assert report.in_situ.steps == () and "the model takes" not in report.summary
+    assert "3 because dense is faster" in report.summary

@@ -16,6 +16,7 @@ from torch._inductor import config  # noqa: E402
 from sparsegen.errors import ConfigError  # noqa: E402
 from sparsegen.integrations.torch import SparseLinear, inductor  # noqa: E402
 from sparsegen.integrations.torch.shipping.inductor import _SparseProducts  # noqa: E402
+from sparsegen.tuning_db.records import Called  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -24,20 +25,20 @@ def emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
     before = config.post_grad_custom_post_pass, config.freezing
     torch._dynamo.reset()
-    with config.patch(
-        {"cpp.weight_prepack": False}
-    ):  # which makes other operators of linear layers on the CPU
+    # Prepacked weights make other operators of linear layers on the CPU; to look for vectors takes seconds.
+    with config.patch({"cpp.weight_prepack": False, "cpp.vec_isa_ok": False}):
         yield
     config.post_grad_custom_post_pass, config.freezing = before
     torch._dynamo.reset()
 
 
 def perceptron() -> nn.Module:
-    """Two pruned layers, and one that is not."""
+    """Three pruned layers, and one that is not."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32, bias=False), nn.Linear(32, 32))
+    layers = nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32, bias=False), nn.Linear(32, 32), nn.Linear(32, 16)
+    model = nn.Sequential(*layers)
     with torch.no_grad():
-        for layer in (model[0], model[2]):
+        for layer in (model[0], model[2], model[3]):
             layer.weight *= torch.rand_like(layer.weight) < 0.2
     return model.eval()
 
@@ -57,14 +58,40 @@ def test_pruned_products_run_the_kernels() -> None:
     with torch.no_grad():
         found = torch.compile(model)(x)
         sparse = [
-            SparseLinear.from_dense(one, run_dense="never") if number in (0, 2) else one
+            SparseLinear.from_dense(one, run_dense="never") if number in (0, 2, 3) else one
             for number, one in enumerate(model)
         ]
         assert torch.equal(found, nn.Sequential(*sparse)(x))
     before, after = seen
-    assert sum("aten.mm" in one or "aten.addmm" in one for one in before) == 3, "other passes go first"
+    assert sum("aten.mm" in one or "aten.addmm" in one for one in before) == 4, "other passes go first"
     assert sum("aten.mm" in one or "aten.addmm" in one for one in after) == 1
-    assert sum(one.startswith("sparsegen_shipped_") for one in after) == 2
+    assert sum(one.startswith("sparsegen_shipped_") for one in after) == 3
+    assert any("relu" in one for one in before) and not any("relu" in one for one in after)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("captures", "ours_us", "sparse"), [(False, 2.0, 0), (False, 1.0, 3), (True, 2.0, 3)]
+)
+def test_calls_from_python_are_timed_unless_graphs_are_captured(
+    monkeypatch: pytest.MonkeyPatch, captures: bool, ours_us: float, sparse: int
+) -> None:
+    model, x, seen, raced = perceptron(), torch.randn(8, 64), [], []
+
+    def in_turn(runs: Any, *args: Any, **named: Any) -> list[float]:
+        ours, dense = (run() for run in runs)
+        assert torch.allclose(ours, dense, atol=1e-5)
+        raced.append(args[1])
+        return [ours_us, 1.5]
+
+    monkeypatch.setattr("sparsegen.integrations.torch.shipping.inductor.in_turn", in_turn)
+    inductor.enable()
+    ours = config.post_grad_custom_post_pass
+    config.post_grad_custom_post_pass = lambda graph: (ours(graph), seen.append(operators(graph)))
+    with torch.no_grad(), config.patch({"triton.cudagraphs": captures}):
+        assert torch.allclose(torch.compile(model)(x), model(x), atol=1e-5)
+    assert sum(one.startswith("sparsegen_shipped_") for one in seen[0]) == sparse
+    assert raced == [] if captures else raced == [Called.HOST] * 3
 
 
 @pytest.mark.long

@@ -66,7 +66,7 @@ def test_a_converted_model_computes_the_same(order: Any, place: str) -> None:
     assert [layer.name for layer in report.converted] == ["4", "10"]
     reasons = {layer.name: layer.reason for layer in report.dense}
     assert reasons == {
-        "0": "a convolution of 3 × 3: SparseConv2d takes such",
+        "0": "it is not pruned: 0.0% of its weights are zeros",
         "1": "a convolution of 8 groups",
         "7": "a convolution of 24 groups",
     }

@@ -38,6 +38,8 @@ def test_it_is_the_dense_layer_with_zeros(place: str, sides: dict[str, Any]) -> 
     layer = SparseConv2d.from_dense(dense, run_dense="never")
     y = layer(x)
     torch.testing.assert_close(y, dense(x), rtol=1e-4, atol=1e-5)
+    assert y.is_contiguous()
+    y = layer(x.contiguous(memory_format=torch.channels_last))
     assert y.is_contiguous(memory_format=torch.channels_last)
 
 

@@ -74,7 +74,7 @@ def test_products_of_8_bit_numbers_go_by_the_rate_of_float16() -> None:
         features = plain.density.features(SIZE, SIZE, SIZE // 128)
         config = family("tma_dsd").heuristic(plain, features, device)
         times = [family("tma_dsd").analytic_us(p, features, config, device) for p in (plain, small)]
-        assert 1.6 < times[0] / times[1] < 1.8, "sums leave the tensor cores behind every stage"
+        assert 1.5 < times[0] / times[1] < 1.8, "sums leave the tensor cores behind every stage"
 
 
 def test_unknown_architectures_are_taken_for_the_last_before_them() -> None:

@@ -105,6 +105,16 @@ def test_one_answer_for_both_ways_needs_nothing_more(
     assert decide(Task.CONVOLUTION, PROBLEM, H100, never) == first
 
 
+def test_a_win_by_the_host_alone_is_none(entered: list[Called], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other work of the device its time alone counts, from Python too."""
+    for device_us, ours_run in ((60.0, False), (46.9, True), (40.0, True)):
+        monkeypatch.setitem(TIMES, Called.HOST, (61.0, 70.0))
+        monkeypatch.setitem(TIMES, Called.DEVICE, (device_us, 46.0))
+        found = decide(Task.PRODUCT, replace(PROBLEM, width=int(device_us)), H100, enter)
+        assert found is not None and found.from_host is ours_run, device_us
+        assert found.on_device is (device_us < 46.0)
+
+
 def test_another_task_or_problem_is_raced_by_itself(entered: list[Called]) -> None:
     decide(Task.CONVOLUTION, PROBLEM, H100, enter)
     decide(Task.DROPOUT, PROBLEM, H100, enter)

@@ -275,3 +275,20 @@ def test_the_kernel_is_compiled_while_a_large_network_is_packed(
             if thread.name == "compile ahead":
                 thread.join()
     assert compiled == ["compile ahead"] and "no compiler today" in caplog.text
+
+
+def test_more_weights_than_32_bits_number_lie_on_the_device_in_segments(
+    emulator_settings: Settings, images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All segments stay there, though no matrix may hold all layers; results are those of one matrix."""
+    network = radixnet(NEURONS, LAYERS)
+    wanted = SparseNetwork(network, device="emulator").totals(images)
+    of_layer = network.edges // LAYERS + 3 * NEURONS
+    monkeypatch.setattr(packing, "MAX_INDEX", 5 * of_layer)
+    monkeypatch.setattr("sparsegen.networks.model.network.MAX_INDEX", 5 * of_layer)
+    for memory in (None, 1 << 30):
+        model = SparseNetwork(network, device="emulator")
+        packed = model.pack(INPUTS, memory=memory, devices="emulator")
+        assert [len(segment.layers) for segment in packed.segments] == [4, 4, 4]
+        assert (packed.plan.segments, packed.plan.slots, packed.plan.copy_us) == (3, 3, 0)
+        np.testing.assert_array_equal(model.totals(images, memory=memory, devices="emulator"), wanted)

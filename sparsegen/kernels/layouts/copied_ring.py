@@ -24,12 +24,7 @@ COUNTER_BYTES = 8
 CHUNK_BYTES = 16
 MOST_BATCH = 0xFFFF  # limit of the numbers in a note
 MOST_ROWS = 0xFFFF * PIECE  # rows that a note, of 16 bits a number, can refer to
-# Fitted on an H100: fraction of the tensor cores' rate by columns of a tile, and microseconds of the
-# kernel's start and of a tile's prologue and epilogue.
-REACHED = {256: 0.93, 128: 0.75, 64: 0.62}
-REACHED_BY_8BIT = {256: 0.78, 128: 0.77, 64: 0.55}  # lower, as sums are added in float32 after every stage
-START_US, TILE_US = 2.0, 1.2
-READ = 0.71  # fraction of the rate of copies that reading a packed A reaches, likewise
+READ = 0.71  # fraction of the rate of copies that reading a packed A reaches, fitted on an H100
 
 
 class Order(StrEnum):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
@@ -17,12 +16,8 @@ from sparsegen.kernels.layouts.copied_ring import (
     MOST_BATCH,
     MOST_ROWS,
     PIECE,
-    REACHED,
-    REACHED_BY_8BIT,
     ROW_BYTES,
-    START_US,
     TILE_M,
-    TILE_US,
     CopiedTilesConfig,
     Order,
     WalkedTilesConfig,
@@ -30,7 +25,21 @@ from sparsegen.kernels.layouts.copied_ring import (
     ring_constraints,
     walk_constraint,
 )
-from sparsegen.kernels.masked.masked_tiles_time import TF32_PRODUCTS
+from sparsegen.kernels.masked.copied_tiles_time import (
+    COUNTED_US,
+    FEW,
+    MOVED,
+    START_US,
+    TILE_US,
+    TOGETHER,
+    Spread,
+    Tiles,
+    counted_out,
+    ranked_blocks,
+    sampled_counts,
+    sampled_us,
+    sums_us,
+)
 from sparsegen.kernels.masked.side import Side
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
@@ -40,21 +49,15 @@ from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import DsdProblem, DType, FactorType, Float8, MaskedProblem
 from sparsegen.system.integers import ceil_div, round_up
 
-EVEN_DENSITY = (
-    0.97  # density from which on rows are so equally long that a short tail costs more than it saves
-)
-UNEVEN_DENSITY = 0.85  # density up to which the rows of few wide tiles are of too different lengths
+# Density from which on rows are so equally long that a short tail costs more than it saves.
+EVEN_DENSITY = 0.97
 MOST_TAIL = 16
-WIDEST = 256  # columns of a tile
+WIDTHS = (256, 192, 128, 64)  # columns of a tile
+WIDEST = WIDTHS[0]
+MOST_ALTERNATIVES = 5
 KEPT = 0.5  # fraction of the L2 for the rows of A that a group of tiles reads again and again
-# Measured on an H200 (14 products with half of the blocks live): the fraction of multiprocessors with tiles below which
-# these are faster, by what factor, and that of tiles that blocks share.
-IDLE, ALONE, TOGETHER = 0.9, 1.4, 0.8
-COUNTED_US = 0.8  # a sampled product counts all rows' live blocks before it knows its first tile
-# Bytes of parts of sums that a multiprocessor writes, and reads, in a cycle: as in `bitmap_spmm`.
-WRITTEN, ADDED = 13, 39
 MOST_SHARES = 144  # blocks that share tiles: no device of compute capability 9.x has more multiprocessors
-FILLED = 0.85  # fraction of a wave for the expected tiles of a sampled result; there may be more tiles
+NARROW = 128  # columns of a sampled result's narrow tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,10 @@ class CopiedTiles(Family[P, C]):
 
     def constraints(self, problem: P, config: C, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)
+        yield Constraint(
+            problem.factor_type is FactorType.SAME or config.tile_n in (64, 128, 256),
+            f"sums of 8-bit products are added up for 128 columns at a time (tile_n = {config.tile_n})",
+        )
         yield from ring_constraints(device)
 
     def is_worth_trying(self, problem: P, config: C, device: Device) -> bool:
@@ -197,7 +204,7 @@ class CopiedTiles(Family[P, C]):
         """The config of the narrowest tiles, as wide as these or wider, whose launch takes at most half of the
         multiprocessors, so that another one like it runs at the same time; None if there is none.
         """
-        for tile_n in (tile_n for tile_n in (64, 128, 256) if tile_n >= config.tile_n):
+        for tile_n in (tile_n for tile_n in reversed(WIDTHS) if tile_n >= config.tile_n):
             found = replace(config, tile_n=tile_n, cluster=1)
             blocks = self.launch(problem, found, {}, device).grid[0]
             if 2 * blocks <= device.multiprocessors and self.is_valid(problem, found, device):
@@ -205,63 +212,88 @@ class CopiedTiles(Family[P, C]):
         return None
 
     def heuristic(self, problem: P, features: Features, device: Device) -> C:
-        """Wide tiles if they fill the device; otherwise fewer or narrower ones, scheduled by position."""
-        side, share = Side.of(problem), problem.density.share
+        """The width that should be fastest; of many tiles scheduled dynamically, else by position."""
         start = self.config_type()
-        whole = (
-            problem.batch * self._row_tiles(side) * side.columns / device.multiprocessors
-        )  # columns of row tiles for each of them
-        live = whole * share if side.samples else whole
-        if live >= (1.5 if side.samples else 2) * 256:
-            # Pairs of sampled tiles are 3 % faster where A does not stay in the L2, and no faster elsewhere.
-            is_single = side.samples and not self._leaves_l2(problem, start.raster, device)
-            return replace(start, cluster=1 if is_single else 2)
-        few = replace(start, order=Order.PLACED.value)
-        # More than one wave of sampled tiles of 128 columns takes longer than wide ones (2048³ on an H100: 35.5 µs with
-        # a fifth of the blocks dropped, and 30.8 with wide tiles and a twentieth).
-        if live > 128 if side.samples else live >= 0.9 * 256:
-            # Wide tiles of at most one wave take as long as the longest row, which sparse masks make much longer than
-            # the mean. Of narrower ones each pair of thread blocks has two: a long one, then a short one. They take
-            # 15 % less with half of the blocks dropped, 3 to 5 % less with a fifth (2048³ on an H100).
-            if live <= 256 and not side.samples and share <= UNEVEN_DENSITY:
-                return replace(few, tile_n=128)
-            return replace(few, cluster=1)
-        # Sampled tiles of 64 columns are faster if all of them are computed at once, and take twice as long if not.
-        is_narrow = min(whole, live / FILLED) <= PIECE if side.samples else live < 0.9 * 128
-        return replace(few, tile_n=PIECE if is_narrow else 128, cluster=1)
+        # Pairs of sampled tiles are 3 % faster where A does not stay in the L2, and no faster elsewhere.
+        is_many = self._columns(problem, device) * problem.density.share >= 1.5 * WIDEST
+        is_pair = is_many and self._leaves_l2(problem, start.raster, device)
+        order = start.order if is_many else Order.PLACED.value
+        return self._fastest_width(
+            problem, features, [replace(start, cluster=2 if is_pair else 1, order=order)], device
+        )
+
+    def alternatives(self, problem: P, features: Features, device: Device) -> tuple[C, ...]:
+        """The heuristic config with tiles of other widths, single and in pairs, the fastest first."""
+        found = self.heuristic(problem, features, device)
+        others = [replace(found, tile_n=tile_n, cluster=cluster) for tile_n in WIDTHS for cluster in (1, 2)]
+        valid = (c for c in others if c != found and self.is_valid(problem, c, device))
+        worth = [config for config in valid if self.is_worth_trying(problem, config, device)]
+        return tuple(self.by_time(problem, features, worth, device)[:MOST_ALTERNATIVES])
+
+    def _fastest_width(self, problem: P, features: Features, some: Iterable[C], device: Device) -> C:
+        """The config with the width of tiles that should be fastest; of equals the widest."""
+        each = [replace(config, tile_n=tile_n) for tile_n in WIDTHS for config in some]
+        valid = [config for config in each if self.is_valid(problem, config, device)]
+        worth = [config for config in valid if self.is_worth_trying(problem, config, device)]
+        return self.fastest(problem, features, worth or valid, device) if valid else each[0]
+
+    def _columns(self, problem: P, device: Device) -> float:
+        """The columns of tiles of rows for each multiprocessor."""
+        side = Side.of(problem)
+        return problem.batch * self._row_tiles(side) * side.columns / device.multiprocessors
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
-        return self._us(problem, config, device, shared=False)
+        side, rates = Side.of(problem), device.expected_rates
+        time = self._sampled_us if side.samples else self._walked_us
+        busy, moved = time(problem, config, device), problem.cost(0).bytes / rates.copy_bytes_per_us
+        begun = START_US + (COUNTED_US if side.samples else 0.0)
+        return rates.launch_us + begun + max(moved, busy) + MOVED * min(moved, busy)
 
-    def _us(self, problem: P, config: C, device: Device, *, shared: bool) -> float:
-        """Estimates microseconds; ``shared``: blocks share all tiles evenly."""
-        c, rates, side = config, device.expected_rates, Side.of(problem)
+    def _union(self, problem: P) -> float:
+        """The probability that a block is live in at least one of a tile's rows."""
         share = problem.density.share
-        # The probability that a block is live in at least one of a tile's rows.
-        union = share if side.row_block % TILE_M == 0 else any_live(share, 2)
-        rounds = self._tiles(problem, c) * (union if side.samples else 1.0) / device.multiprocessors
-        is_idle = not side.samples and rounds < IDLE
-        if not shared:
-            rounds = max(1.0, rounds)
-        inner = ROW_BYTES // problem.factor_types[0].itemsize  # elements of the contraction in a stage
-        steps: float = ceil_div(side.inner, inner)
-        if shared:
-            steps *= union
-        elif not side.samples:
-            longest = min(1.0, union + 2 * math.sqrt(union * (1 - union) * side.inner_block / side.inner))
-            steps *= union + (longest - union) / rounds
-        each = TILE_M * c.tile_n * inner * steps
-        reached = REACHED_BY_8BIT if isinstance(problem.multiplied, Float8) else REACHED
-        rate = reached[c.tile_n] * rates.tensor_products_per_us(problem.multiplied) / device.multiprocessors
-        if problem.multiplied is DType.FLOAT32:
-            rate *= TF32_PRODUCTS
-        rate *= TOGETHER if shared else ALONE if is_idle else 1.0
-        moved = problem.cost(0).bytes / rates.copy_bytes_per_us
-        begun, sums = START_US + (COUNTED_US if side.samples else 0.0), 0.0
-        if shared:  # a block writes parts of two tiles, and adds up those of one
-            of_part = TILE_M * c.tile_n * DType.FLOAT32.itemsize
-            sums = of_part * (2 / WRITTEN + (1 + 1 / min(1.0, rounds)) / ADDED) / rates.clock_mhz
-        return rates.launch_us + begun + max(moved, rounds * (TILE_US + each / rate)) + sums
+        return share if Side.of(problem).row_block % TILE_M == 0 else any_live(share, TILE_M // PIECE)
+
+    def _timed(self, problem: P, config: C, device: Device) -> Tiles:
+        a, b = (
+            self._array(problem, name).row_bytes % ROW_BYTES != 0 for name in self.mapped_names[:2]
+        )  # rows begin where the one before them ends
+        samples = Side.of(problem).samples
+        rows = 1.0 if samples else problem.density.share / self._union(problem)
+        return Tiles(device, problem.multiplied, config.cluster, rows, a, b, samples)
+
+    def _sampled_us(self, problem: P, config: C, device: Device) -> float:
+        side, unit = Side.of(problem), self._unit(Side.of(problem), config)
+        narrow = min(config.tile_n, NARROW)
+        counts = sampled_counts(
+            ceil_div(side.columns, side.inner_block),
+            self._union(problem),
+            problem.batch * self._row_tiles(side),
+            of_block=side.inner_block // unit,
+            of_tile=config.tile_n // unit * config.cluster,
+            of_narrow=narrow // unit * config.cluster,
+        )
+        steps = ceil_div(side.inner, self._step(problem))
+        return sampled_us(self._timed(problem, config, device), steps, config.tile_n, narrow, counts)
+
+    def _walked_us(self, problem: P, config: C, device: Device) -> float:
+        tiles = self._timed(problem, config, device)
+        spread = self._spread(problem, config, tiles.clusters)
+        return tiles.spread_us(config.tile_n, spread) + TILE_US * spread.tiles
+
+    def _spread(self, problem: P, config: C, clusters: int) -> Spread:
+        side, union = Side.of(problem), self._union(problem)
+        blocks, rows = ceil_div(side.inner, side.inner_block), problem.batch * self._row_tiles(side)
+        columns = ceil_div(side.columns, config.tile_n * config.cluster)
+        ranks = max(1, rows) if rows * columns <= FEW * clusters else 1
+        of_block = side.inner / max(1, blocks) / self._step(problem)
+        steps = [live * of_block for live in ranked_blocks(blocks, union, ranks)]
+        return counted_out(steps, columns * (rows // ranks), clusters)
+
+    @staticmethod
+    def _step(problem: P) -> int:
+        """Elements of the contraction in a step."""
+        return ROW_BYTES // problem.factor_types[0].itemsize
 
     def _leaves_l2(self, problem: P, raster: int, device: Device) -> bool:
         """True if the rows of A for ``raster`` row tiles take too much of the L2 to stay there."""
@@ -279,13 +311,14 @@ class CopiedTiles(Family[P, C]):
     @staticmethod
     def _unit(side: Side, config: CopiedTilesConfig) -> int:
         """The columns of a sampled result that are computed or skipped together."""
-        return 128 if side.inner_block % 128 == 0 and config.tile_n >= 128 else PIECE
+        return 128 if side.inner_block % 128 == 0 and config.tile_n % 128 == 0 else PIECE
 
 
 @dataclass(frozen=True)
 class SharedTilesConfig(WalkedTilesConfig):
     """Config of the `WalkedTiles` families."""
 
+    tile_n: int = tunable(256, WIDTHS[::-1], "columns of the result per thread block")
     shared: bool = tunable(
         False,
         (False, True),
@@ -344,23 +377,27 @@ class WalkedTiles(CopiedTiles[P, W]):
         )
 
     def heuristic(self, problem: P, features: Features, device: Device) -> W:
-        """Few tiles row by row, and of long rows fewer at a time; if nearly all blocks are live, rows are equally long,
-        and the last group is processed like the others. Where tiles are too few, blocks share their contraction.
+        """Few tiles row by row, by position, or blocks share their contraction; of long rows fewer at a time; if nearly
+        all blocks are live, rows are equally long, and the last group is processed like the others.
         """
-        found = CopiedTiles.heuristic(self, problem, features, device)
-        if found.order == Order.PLACED:  # row by row: who has one of the longest has one of the shortest too
-            few = replace(found, raster=1, tail=1)
-            shared = replace(few, tile_n=128, cluster=1, shared=True)
-            # Single tiles of 128 columns may need a second round for some, where wide ones need one.
-            wide = (self.config_type(),) if (few.tile_n, few.cluster) == (128, 1) else ()
-            some = (few, *wide, shared) if self.is_valid(problem, shared, device) else (few, *wide)
-            return self.fastest(problem, features, some, device)
-        # The last of wide tiles may be half empty.
-        found = self.fastest(problem, features, (found, replace(found, tile_n=128)), device)
+        start = self.config_type()
+        if self._columns(problem, device) < 2 * WIDEST:
+            # Row by row: who has one of the longest has one of the shortest too.
+            few = replace(start, raster=1, tail=1, order=Order.PLACED.value)
+            single = replace(few, cluster=1)
+            return self._fastest_width(problem, features, (few, single, replace(single, shared=True)), device)
+        found = self._fastest_width(problem, features, (start, replace(start, cluster=1)), device)
         if self._leaves_l2(problem, found.raster, device):
             return replace(found, raster=8, tail=4)
         is_even = problem.density.share > EVEN_DENSITY
         return replace(found, tail=found.raster) if is_even and found.raster == MOST_TAIL else found
 
-    def analytic_us(self, problem: P, features: Features, config: W, device: Device) -> float:
-        return self._us(problem, config, device, shared=config.shared)
+    def _walked_us(self, problem: P, config: W, device: Device) -> float:
+        if not config.shared:
+            return CopiedTiles._walked_us(self, problem, config, device)
+        tiles, side = self._timed(problem, config, device), Side.of(problem)
+        count, total = self._tiles(problem, config), self._spread(problem, config, tiles.clusters).total
+        blocks = min(device.multiprocessors, count * ceil_div(side.inner, side.inner_block))
+        rounds = count / device.multiprocessors
+        us = total / blocks * tiles.step_us(config.tile_n, blocks) / TOGETHER
+        return us + TILE_US * max(1.0, rounds) + sums_us(device, config.tile_n, rounds)

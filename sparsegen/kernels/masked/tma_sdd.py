@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import tunable
 from sparsegen.kernels.layouts.copied_ring import PIECE, TILE_M, CopiedTilesConfig
-from sparsegen.kernels.masked.copied_tiles import CopiedTiles
+from sparsegen.kernels.masked.copied_tiles import WIDTHS, CopiedTiles
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import FactorType, SddProblem
 
 # Measured on an H200 at 4096³ with half of the blocks dropped: the least share of a tile's time that columns of their
-# own leave, by blocks of a cluster, as a tile's bytes come through L2 all the same; the density up to which heuristics
-# take them; and the microseconds that loads prepared once a tile save, by its columns, beside other products' rates.
+# own leave, by blocks of a cluster, as a tile's bytes come through L2 all the same; and the density up to which
+# heuristics take them.
 LEAST_OWN = {1: 0.93, 2: 0.89}
 OWN_DENSITY = 0.5
-PREPARED_US = {256: 1.5, 128: 1.5, 64: 0.0}
 
 
 @dataclass(frozen=True)
 class TmaSddConfig(CopiedTilesConfig):
     """One point of the tuning space of `tma_sdd`."""
 
+    tile_n: int = tunable(256, WIDTHS[::-1], "columns of the result per thread block")
     own_columns: bool = tunable(
         False, (False, True), "each warpgroup multiplies the live columns of its own 64 rows alone"
     )
@@ -63,7 +63,6 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
         columns.
         """
         whole = CopiedTiles.analytic_us(self, problem, features, config, device)
-        whole = max(device.expected_rates.launch_us, whole - PREPARED_US[config.tile_n])
         if not config.own_columns:
             return whole
         share = problem.density.share

@@ -27,10 +27,10 @@ from sparsegen.kernels.layouts.limits import (
     resident_blocks,
     tiles_in_grid,
 )
-from sparsegen.kernels.layouts.loads import indices_fit
+from sparsegen.kernels.layouts.loads import SECTOR, indices_fit
 from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.packed import Packed
-from sparsegen.kernels.spmm.gather_time import lone_store_cycles
+from sparsegen.kernels.spmm.gather_time import column_store_cycles, lone_store_cycles
 from sparsegen.kernels.spmm.uspmm_vec_config import UspmmVecConfig, gathered, halved, tiled
 from sparsegen.kernels.spmm.uspmm_vec_costs import COSTS
 from sparsegen.matrix.features import Features
@@ -338,6 +338,10 @@ class UspmmVec(Family[SpmmProblem, UspmmVecConfig]):
                 cycles += products * costs.unaligned
         if problem.layout is Layout.ROW and not is_aligned:
             cycles += lone_store_cycles(most * problem.n / columns, c.threads_per_row)
+        if problem.layout is Layout.COLUMN:
+            stored, of_warp = most * problem.n / columns, sets * c.vec_size
+            is_whole = problem.m % min(of_warp, SECTOR // itemsize) == 0
+            cycles += column_store_cycles(stored, of_warp, itemsize, is_aligned=is_whole)
         if c.k_splits > 1:
             cycles += most * c.tile_n * c.k_splits * costs.sum
         if has_rest:

@@ -20,7 +20,7 @@ from sparsegen.kernels.config import Config
 from sparsegen.kernels.network.cluster_network import ClusterNetworkConfig, resident_clusters
 from sparsegen.kernels.network.fused_network import FusedNetworkConfig
 from sparsegen.kernels.network.streamed_network import Sharing, StreamedNetworkConfig
-from sparsegen.matrix.csr import CsrMatrix
+from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.packed.memory_plan import MemoryPlan, in_core, planned
@@ -32,7 +32,13 @@ from sparsegen.networks.packed.packed_network import (
 )
 from sparsegen.operators import DType
 from sparsegen.operators.base.overflow import require_held
-from sparsegen.operators.sparse_network import Activation, Readout, SparseNetworkProblem, largest
+from sparsegen.operators.sparse_network import (
+    BIAS_COLUMNS,
+    Activation,
+    Readout,
+    SparseNetworkProblem,
+    largest,
+)
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.integers import ceil_div, round_up
 from sparsegen.system.quantities import size_text
@@ -117,6 +123,7 @@ class _Packing:
         expected = EXPECTED_BYTES * self.network.edges
         is_whole = wanted.budget is None or expected <= wanted.budget
         is_whole = is_whole and wanted.family is None  # a named family needs no look-up
+        is_whole = is_whole and len(self.layers) <= self._most_indexed
         self.probed = self.layers if is_whole else self.layers[:PROBED_LAYERS]
         self.packed: dict[range, Segment] = {}
         self.scratches: dict[int, Mapping[str, int]] = {}
@@ -128,7 +135,7 @@ class _Packing:
             self.choice.family.require_valid(self.choice.problem, self.choice.config, device)
         if network.edges >= COMPILED_AHEAD:
             threading.Thread(target=self._compile_ahead, name="compile ahead", daemon=True).start()
-        plan = self._plan()
+        plan = self._indexed(self._plan())
         segments = self._cut(plan)
         if len(segments) > plan.segments == 1:
             # Whole it is larger than the few layers that were probed let expect.
@@ -207,6 +214,25 @@ class _Packing:
             batches=sorted(size for size in sizes if size <= most),
             most_whole=turn,
             layer_us=layer_us,
+        )
+
+    @property
+    def _most_indexed(self) -> int:
+        """Upper limit of layers that are one matrix, whose nonzeros 32 bits tell apart."""
+        widest = max(layer.nnz for layer in self.network.layers) + BIAS_COLUMNS * self.network.neurons
+        return max(1, MAX_INDEX // widest)
+
+    def _indexed(self, plan: MemoryPlan) -> MemoryPlan:
+        """The plan with segments of no more layers than are one matrix; they lie on the device together if all do."""
+        if plan.segment_layers <= self._most_indexed:
+            return plan
+        segments = ceil_div(len(self.layers), self._most_indexed)
+        return replace(
+            plan,
+            batch_bytes=self._batch_bytes(plan.batch, True),
+            segment_layers=ceil_div(len(self.layers), segments),
+            segments=segments,
+            slots=segments if plan.segments == 1 else plan.slots,
         )
 
     def _layer_bytes(self) -> tuple[int, int]:

@@ -284,9 +284,9 @@ class BlockAttentionProblem(Problem):
                 TensorSpec("bits", (self.partial_blocks.blocks, words), WordType.UINT64, 8),
             ]
         found += [TensorSpec("scale", (1,), DType.FLOAT32), TensorSpec("band", (3,), WordType.INT32)]
-        if self.scores is ScoreChange.SOFTCAP:
+        if self.scores.has_softcap:
             found.append(TensorSpec("softcap", (1,), DType.FLOAT32))
-        if self.scores is ScoreChange.ALIBI:
+        if self.scores.has_slopes:
             found.append(TensorSpec("slopes", (self.heads,), DType.FLOAT32))
         if self.sinks is SinkLogits.HEADS:
             found.append(TensorSpec("sink_logits", (self.heads,), DType.FLOAT32))
@@ -324,7 +324,7 @@ class BlockAttentionProblem(Problem):
         """The scale, the band and, where it was given, the softcap."""
         found = kept_scale(given, self.head_dim**-0.5) | {"band": kept_band(given, self.band)}
         if "softcap" in given:
-            if self.scores is not ScoreChange.SOFTCAP:
+            if not self.scores.has_softcap:
                 raise OperandError(f"softcap: expected none, as the problem has {_WITHOUT['softcap']}")
             found["softcap"] = np.array([arguments.factor(given["softcap"], "softcap")], np.float32)
         return found

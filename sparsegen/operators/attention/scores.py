@@ -122,7 +122,7 @@ class HeadScores:
         if self.softcap:
             bent = np.tanh(z / self.softcap)
             z, slope, rounded = bent * self.softcap, 1.0 - bent**2, np.full_like(z, self.softcap)
-        elif self.slope:
+        if self.slope:
             i = first_query + self.shift + np.arange(q.shape[0])[:, None]
             bias = -self.slope * np.abs(np.arange(k.shape[0]) - i)
             z, rounded = z + bias, rounded + np.abs(bias)

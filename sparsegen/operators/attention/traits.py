@@ -43,11 +43,28 @@ class ScoreChange(StrEnum):
 
     ``SOFTCAP``: c · tanh(z / c) (Gemma Team: Gemma 2, section 2). ``ALIBI``: z - slope · distance, a slope for each
     query head, where the last query stands beside the last key (Press et al.: Train short, test long, section 3).
+    ``SOFTCAP_ALIBI``: both, c · tanh(z / c) - slope · distance.
     """
 
     PLAIN = "plain"
     SOFTCAP = "softcap"
     ALIBI = "alibi"
+    SOFTCAP_ALIBI = "softcap_alibi"
+
+    @classmethod
+    def of(cls, *, softcap: bool, slopes: bool) -> ScoreChange:
+        """The changes that a softcap and slopes make, as far as they are given."""
+        if softcap:
+            return cls.SOFTCAP_ALIBI if slopes else cls.SOFTCAP
+        return cls.ALIBI if slopes else cls.PLAIN
+
+    @property
+    def has_softcap(self) -> bool:
+        return self in (ScoreChange.SOFTCAP, ScoreChange.SOFTCAP_ALIBI)
+
+    @property
+    def has_slopes(self) -> bool:
+        return self in (ScoreChange.ALIBI, ScoreChange.SOFTCAP_ALIBI)
 
 
 class SinkLogits(StrEnum):

@@ -77,12 +77,6 @@ class AttentionOptions(NamedTuple):
         """Band of the keys that queries see by position."""
         return self.span.band(queries, keys)
 
-    def what_no_kernel_takes(self, more: Beside) -> str | None:
-        """Returns why the operator has no problem for such calls; None if it has one."""
-        if self.softcap and more.slopes is not None:
-            return "the operator takes softcap= or slopes=, and not both"
-        return None
-
     def problem(self, kind: type[P], q: Tensor, k: Tensor, v: Tensor, more: Beside) -> P:
         """The operator's problem for tensors that were checked, of a dtype that kernels know.
 
@@ -93,10 +87,7 @@ class AttentionOptions(NamedTuple):
         words, masks, shared = more.words, MasksOf.NOBODY, dict[str, Any]()
         if more.bits is not None:
             shared["partial_blocks"] = Room(more.bits.shape[0])
-        if self.softcap:
-            shared["scores"] = ScoreChange.SOFTCAP
-        elif more.slopes is not None:
-            shared["scores"] = ScoreChange.ALIBI
+        shared["scores"] = ScoreChange.of(softcap=self.softcap > 0, slopes=more.slopes is not None)
         if more.sink_logits is not None:
             shared["sinks"] = SinkLogits.HEADS
         if v.shape[3] != head_dim:

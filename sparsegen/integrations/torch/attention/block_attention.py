@@ -64,8 +64,8 @@ def block_attention(
     `torch.nn.functional.scaled_dot_product_attention` does.
 
     Without a kernel of ours (on the CPU without the emulator, in float64, on a GPU or for a head_dim that no family
-    takes, with both ``softcap`` and ``slopes``) PyTorch computes the same in parts, wide and slowly; on a GPU and in
-    the emulator the log says so, once for each reason.
+    takes) PyTorch computes the same in parts, wide and slowly; on a GPU and in the emulator the log says so, once for
+    each reason.
 
     Args:
         q: batch × heads × queries × head_dim.
@@ -84,8 +84,8 @@ def block_attention(
             bool, whatever broadcasts to batch × heads × queries × keys: every call makes partial blocks of them.
         scale: default 1 / √head_dim.
         softcap: scores x become softcap · tanh(x / softcap).
-        slopes: float32, one for each query head (ALiBi): a score loses slope · |distance|, where the last query stands
-            beside the last key. They have no gradient.
+        slopes: float32, one for each query head (ALiBi): a score, capped or not, loses slope · |distance|, where the
+            last query stands beside the last key. They have no gradient.
         sink_logits: one for each query head: a learned logit that is part of the softmax's sum and has no value. The
             LSE counts it; it has a gradient.
         order: ``tokens`` for tensors of shape batch × tokens × heads × head_dim, as FlashAttention takes them; O too.

@@ -202,10 +202,6 @@ def _kernel(
     device = kernel_device(q)
     if device is None or not (q.numel() and k.numel()):
         return None
-    why = options.what_no_kernel_takes(more)
-    if why is not None:
-        _say_once(f"{why} yet")
-        return None
     problem = options.problem(kind, q, k, v, more)
     if not has_kernel(problem, device):
         return None

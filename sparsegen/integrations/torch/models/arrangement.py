@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 from torch import nn
 
@@ -48,20 +49,35 @@ class Arranger:
         sparse: Mapping[str, SparseLinear],
         sites: Sequence[ActivationSite] = (),
         shared: Sequence[Sequence[str]] = (),
+        holders: Mapping[str, nn.Module] = MappingProxyType({}),
     ) -> None:
+        """
+        Args:
+            dense: what stands in the model where a layer is dense.
+            holders: modules that stand there in the place of sparse layers, and call them.
+        """
         self.model, self.sparse = model, sparse
+        self._holders = {**sparse, **holders}
         self.sites = tuple(site for site in sites if set(site.layers) <= sparse.keys())
         of_layer = {name: site for site in self.sites for name in site.layers}
         self.shared = tuple(
             names
             for group in shared
-            for names in _alike([name for name in group if type(sparse.get(name)) is SparseLinear], of_layer)
+            for names in _alike([name for name in group if self._is_plain(name)], of_layer)
             if len(names) > 1
         )
         self._dense = dense
         # Before any trial, so that equal models have equal handles, which name code in Inductor's cache.
         self._together = {names: SharedInput([sparse[name] for name in names]) for names in self.shared}
         self._modules = {site.names: model.get_submodule(site.names[0]) for site in self.sites}
+
+    def may_share(self, names: Sequence[str]) -> bool:
+        """True if some of these layers may share a launch."""
+        return any(set(names) & set(group) for group in self.shared)
+
+    def _is_plain(self, name: str) -> bool:
+        """True of a linear layer, which reads the very tensor that it is called with."""
+        return name in self.sparse and type(self._holders[name]) is SparseLinear
 
     def arrange(self, forms: Mapping[str, Form]) -> None:
         """Have these layers sparse in these forms, all others dense.
@@ -72,7 +88,7 @@ class Arranger:
         for name, layer in self.sparse.items():
             layer.activation = Activation.NONE
             layer.shares(None)
-            module: nn.Module = layer if name in forms else self._dense[name]
+            module = self._holders[name] if name in forms else self._dense[name]
             _put(self.model, name, module)
         for site in self.sites:
             fuses = all(forms.get(name, PLAIN).fused for name in site.layers)

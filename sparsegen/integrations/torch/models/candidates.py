@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,8 @@ from sparsegen.integrations.torch.calls.layer_weights import (
 )
 from sparsegen.integrations.torch.models.conversion_report import DenseLayer
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
-from sparsegen.integrations.torch.pattern.pointwise import Convertible, is_convertible, is_pointwise
+from sparsegen.integrations.torch.pattern.pointwise import Convertible, is_convertible
+from sparsegen.integrations.torch.pattern.sparse_conv import by_taps, is_sparse_convolution
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.pruning.groups import Scope
@@ -64,24 +66,27 @@ class Candidates:
         left: the layers that stay dense, by name, each with the reason.
     """
 
-    def __init__(self, model: nn.Module, exclude: Sequence[str]) -> None:
+    def __init__(self, model: nn.Module, exclude: Sequence[str], *, convolves: bool = False) -> None:
         """Find them.
 
         Args:
             exclude: globs of the names of modules that stay dense.
+            convolves: take convolutions of larger filters too.
 
         Raises:
             PruningError: there is none, or one has no data.
         """
-        self.left = {name: DenseLayer(name, kind_of(m), why) for name, m, why in obstacles(model, exclude)}
+        self.left = {
+            name: DenseLayer(name, kind_of(m), why) for name, m, why in obstacles(model, exclude, convolves)
+        }
         self.layers: dict[str, Convertible] = {
             name: module
             for name, module in model.named_modules()
-            if is_convertible(module) and name and name not in self.left
+            if _counts(module, convolves) and name and name not in self.left
         }
         if not self.layers:
             raise PruningError(
-                "no linear layer or 1 × 1 convolution of this model can be sparse"
+                "no linear layer or convolution of this model can be sparse"
                 + _advice(model, list(self.left.values()))
             )
         _require_data(self.layers)
@@ -112,7 +117,7 @@ class Candidates:
             raise PruningError("scope, block and nm say how to prune: give a sparsity too, or none of them")
         if scope is None and not (isinstance(pattern, str) and pattern == PatternName.NM):
             scope = Scope.LAYER
-        weights = {name: current_weight(module) for name, module in self.layers.items()}
+        weights = {name: _weight_of(module) for name, module in self.layers.items()}
         shares = {name: _zeros(weight) for name, weight in weights.items()}
         zeros = {name: share for name, share in shares.items() if share >= LEAST_SPARSITY}
         request = PruneRequest.parse(pattern, 0.0 if keeps else sparsity, scope=scope, block=block, nm=nm)
@@ -124,7 +129,7 @@ class Candidates:
                 self.leave(name, f"it is not pruned: {shares[name]:.1%} of its weights are zeros")
             if not self.layers:
                 raise PruningError(
-                    "no linear layer or 1 × 1 convolution of this model is pruned "
+                    "no linear layer or convolution of this model is pruned "
                     f"({LEAST_SPARSITY:.0%} zeros or more): give a sparsity to prune"
                     + _listed(list(self.left.values()))
                 )
@@ -138,7 +143,8 @@ class Candidates:
     ) -> dict[str, tuple[LayerTime, ...]]:
         """Returns the known times of the product with each layer, by name: one for each number of tokens.
 
-        Those of dense products are of 16 bits and more: layers whose dense weights are of low bits have none.
+        Those of dense products are of 16 bits and more: layers whose dense weights are of low bits have none, nor have
+        convolutions of larger filters, which PyTorch computes otherwise.
         """
         found: dict[str, tuple[LayerTime, ...]] = {}
         for torch_dtype in {layer.weight.dtype for layer in self.layers.values()} & DTYPES.keys():
@@ -147,7 +153,9 @@ class Candidates:
                 times = api.pruned_times(report, n=n, dtype=dtype, layout="column", device=device, db=db)
                 for t in times.layers:
                     layer = self.layers.get(t.layer)
-                    if layer is not None and layer.weight.dtype is torch_dtype and not low_bits_of(layer):
+                    if layer is None or low_bits_of(layer) or is_sparse_convolution(layer):
+                        continue
+                    if layer.weight.dtype is torch_dtype:
                         found[t.layer] = (*found.get(t.layer, ()), t)
         return found
 
@@ -168,8 +176,10 @@ def kind_of(module: nn.Module) -> str:
     return type(module).__name__ + (f" of {kind}" if (kind := low_bits_of(module)) else "")
 
 
-def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, nn.Module, str]]:
-    """The modules with a matrix of weights that cannot be sparse, and why."""
+def obstacles(
+    model: nn.Module, exclude: Sequence[str], convolves: bool = False
+) -> Iterator[tuple[str, nn.Module, str]]:
+    """The modules with a matrix of weights that cannot be sparse, and why; see `Candidates`."""
     owners: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         for parameter in module.parameters(recurse=False):
@@ -178,12 +188,17 @@ def obstacles(model: nn.Module, exclude: Sequence[str]) -> Iterator[tuple[str, n
         if isinstance(module, parametrize.ParametrizationList):
             continue  # part of the layer
         holder = model.get_submodule(name.rpartition(".")[0])
-        if why := _obstacle(name, module, holder, owners, exclude):
+        if why := _obstacle(name, module, holder, owners, exclude, convolves):
             yield name, module, why
 
 
 def _obstacle(
-    name: str, module: nn.Module, holder: nn.Module, owners: Mapping[int, list[str]], exclude: Sequence[str]
+    name: str,
+    module: nn.Module,
+    holder: nn.Module,
+    owners: Mapping[int, list[str]],
+    exclude: Sequence[str],
+    convolves: bool,
 ) -> str:
     """Explains why a module's weight cannot be sparse; empty where it can, and where there is no matrix."""
     own = list(module.parameters(recurse=False))
@@ -194,7 +209,7 @@ def _obstacle(
         return why
     if not matrices:
         return ""
-    if not is_convertible(module):
+    if not _counts(module, convolves):
         return _why_not_convertible(module)
     if any(fnmatchcase(name, glob) for glob in exclude):
         return "left out by name"
@@ -205,12 +220,25 @@ def _obstacle(
     return f"{type(holder).__name__} reads its weight itself" if isinstance(holder, READS_WEIGHTS) else ""
 
 
+def _counts(module: nn.Module, convolves: bool) -> TypeGuard[Convertible]:
+    return is_convertible(module) or (convolves and is_sparse_convolution(module))
+
+
+def _weight_of(module: Convertible) -> Tensor:
+    """A layer's weight as the product that takes its place has it."""
+    weight = current_weight(module)
+    return by_taps(weight) if is_sparse_convolution(module) else weight
+
+
 def _why_not_convertible(module: nn.Module) -> str:
-    if type(module) is nn.Conv2d:
-        if module.groups > 1:
-            return f"a convolution of {module.groups} groups"
-        return f"a convolution of {' × '.join(map(str, module.kernel_size))}: SparseConv2d takes such"
-    return "not a plain torch.nn.Linear"
+    if type(module) is not nn.Conv2d:
+        return "not a plain torch.nn.Linear"
+    if module.groups > 1:
+        return f"a convolution of {module.groups} groups"
+    kind = f"a convolution of {' × '.join(map(str, module.kernel_size))}"
+    if is_sparse_convolution(module):
+        return f"{kind}: give example_inputs to time it beside a sparse one"
+    return f"{kind}, padded by other than as many zeros on each side"
 
 
 def _why_dense(times: Sequence[LayerTime], tokens: Sequence[int]) -> str:
@@ -248,15 +276,7 @@ def _advice(model: nn.Module, left: Sequence[DenseLayer]) -> str:
         return ": it is one itself, which SparseLinear.from_dense converts"
     if any(isinstance(module, SparseLinear) for module in model.modules()):
         return ": others are sparse already" + _listed(left)
-    has_convolutions = any(
-        isinstance(module, nn.Conv2d) and not is_pointwise(module) for module in model.modules()
-    )
-    hint = (
-        ", and larger convolutions are those of convert_convolutions and SparseConv2d"
-        if has_convolutions
-        else ""
-    )
-    return hint + _listed(left)
+    return _listed(left)
 
 
 def _listed(layers: Sequence[DenseLayer]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from sparsegen.errors import OperandError, PruningError
 from sparsegen.integrations.torch.models.arrangement import Arranger, Form, sites_in_sequences
 from sparsegen.integrations.torch.models.candidates import Candidates, kind_of
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
+from sparsegen.integrations.torch.models.folding import fold_batch_norms
 from sparsegen.integrations.torch.models.in_situ import InSitu, decide
 from sparsegen.integrations.torch.models.model_clock import CompileMode
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
@@ -25,7 +27,9 @@ from sparsegen.integrations.torch.pattern.pointwise import (
     PointwiseConv2d,
 )
 from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
+from sparsegen.integrations.torch.pattern.sparse_conv import SparseConv2d, is_sparse_convolution
 from sparsegen.kernels.base import Device
+from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.operators import Quantization, ScaleGroup, ValueType
 from sparsegen.pruning.groups import Scope
 from sparsegen.pruning.request import PatternName
@@ -48,6 +52,7 @@ def convert(
     dense: Dense | str = Dense.AUTO,
     example_inputs: object = None,
     fuse: bool = True,
+    fold_norms: bool = False,
     capture: bool = True,
     compile_mode: CompileMode | str | None = None,
     value_type: ValueType | str | None = None,
@@ -56,10 +61,10 @@ def convert(
     device: Device | str | None = None,
     db: str | Path | None = None,
 ) -> ConversionReport:
-    """Prune a model's linear layers and 1 × 1 convolutions and replace them, in place, by sparse ones.
+    """Prune a model's linear layers and convolutions and replace them, in place, by sparse ones.
 
-    Nothing is run without example inputs. Convolutions of larger filters and depthwise ones stay as they are; to make
-    batch norms part of convolutions, call `fold_batch_norms` before.
+    Nothing is run without example inputs. Convolutions of larger filters than 1 × 1 are taken (`SparseConv2d`) where
+    example inputs decide, or ``dense="never"``; those of groups, such as depthwise ones, stay as they are.
 
     For a model that is pruned already, leave the sparsity out: its weights keep their zeros, no others are made, and
     layers whose share of zeros is below `LEAST_SPARSITY` stay dense.
@@ -90,6 +95,8 @@ def convert(
             (`SparseLinear.activation`), and ``torch.nn.Identity`` takes their places: those right behind it in a
             ``torch.nn.Sequential``, and with example inputs all that a call shows, where the model is faster so.
             Without ``fuse`` none do, and no launch is shared.
+        fold_norms: make batch norms part of the convolutions before them first, by `fold_batch_norms` with the example
+            inputs, whether convolutions become sparse or not; for a model in evaluation.
         capture: time the model as a CUDA graph with the example inputs. Without, calls from Python are timed, in which
             a layer's time on the host counts too: for models that will be called so.
         compile_mode: mode of `torch.compile` in which the model will run, such as ``"reduce-overhead"``. In the end
@@ -105,7 +112,7 @@ def convert(
         PruningError: a request that cannot be met, or a model without a linear layer that could be sparse.
         MatrixError: NaN or infinity in a weight that is to be pruned. The model is then as it was.
         OperandError: example inputs that are none of these, or with another ``dense`` than ``"auto"``; a mode that is
-            none, or without example inputs.
+            none, or without example inputs; norms to fold in a model that trains.
         ConfigError: an unknown type of codes or group, or scales that a layer's dtype does not hold.
     """
     arguments.instance(model, nn.Module, "model", PruningError)
@@ -120,7 +127,10 @@ def convert(
     if mode is not None and example_inputs is None:
         raise OperandError("compile_mode says how the model is timed: give example_inputs to time it with")
     rounding = Quantization.parse(value_type, group, symmetric)
-    candidates = Candidates(model, exclude)
+    if arguments.flag(fold_norms, "fold_norms", PruningError):
+        fold_batch_norms(model, example_inputs)
+    convolves = example_inputs is not None or policy is Dense.NEVER
+    candidates = Candidates(model, exclude, convolves=convolves)
     pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
     assumed = ASSUMED_TOKENS if example_inputs is None else ()  # these say by themselves what the layers see
     asked = assumed if tokens is None else (tokens,)
@@ -129,25 +139,28 @@ def convert(
         candidates.leave_low_bits()
         if rounding is None:
             candidates.leave_slower(times, asked)
-    ready = {
-        name: _on_pattern(
-            module,
-            SparsePattern(pruned.matrices[name], run_dense=policy, db=db),
-            torch.tensor(pruned.matrices[name].values),
-            rounding,
-        )
-        for name, module in candidates.layers.items()
-    }
+    ready: dict[str, SparseLinear] = {}
+    holders: dict[str, nn.Module] = {}
+    for name, module in candidates.layers.items():
+        matrix = pruned.matrices[name]
+        if is_sparse_convolution(module):
+            holder = SparseConv2d.from_dense(module, _mask(module, matrix), run_dense=policy, db=db)
+            ready[name], holders[name] = holder.product, holder
+        else:
+            places = SparsePattern(matrix, run_dense=policy, db=db)
+            ready[name] = _on_pattern(module, places, torch.tensor(matrix.values), rounding)
     found = None
     if example_inputs is None:
         sites = tuple(sites_in_sequences(model, candidates.layers)) if fuses else ()
-        Arranger(model, candidates.layers, ready, sites).arrange(dict.fromkeys(ready, Form(fused=True)))
+        arranger = Arranger(model, candidates.layers, ready, sites, holders=holders)
+        arranger.arrange(dict.fromkeys(ready, Form(fused=True)))
     else:
         found = decide(
             *(model, candidates.layers, ready, example_inputs),
             fuse=fuses,
             capture=captures,
             compile_mode=mode,
+            holders=holders,
         )
     again = tuple(name for name in ready if pruned.is_pruned_again(name))
     return conversion_report(
@@ -179,7 +192,7 @@ def conversion_report(
     if found is not None:
         for name in ready.keys() - set(found.kept):
             left[name] = DenseLayer(name, kind_of(model.get_submodule(name)), _why_not(name, found))
-    together = _together(model, ready.keys() - left.keys())
+    together = _together({name: layer for name, layer in ready.items() if name not in left})
     converted = tuple(
         ConvertedLayer(
             name,
@@ -209,13 +222,18 @@ def conversion_report(
     return report
 
 
-def _together(model: nn.Module, names: Collection[str]) -> dict[str, tuple[str, ...]]:
+def _mask(module: nn.Conv2d, matrix: CsrMatrix) -> Tensor:
+    """The places of a matrix of filters × (taps · channels), as a convolution's weight has them."""
+    filters, channels, *sizes = module.weight.shape
+    kept = torch.from_numpy(matrix.with_values(np.ones(matrix.nnz, np.float32)).to_dense())
+    return kept.reshape(filters, *sizes, channels).permute(0, 3, 1, 2)
+
+
+def _together(layers: Mapping[str, SparseLinear]) -> dict[str, tuple[str, ...]]:
     """The layers that share a launch, by each one's name."""
-    of_layer = {id(model.get_submodule(name)): name for name in names}
+    of_layer = {id(layer): name for name, layer in layers.items()}
     found = {}
-    for name in names:
-        layer = model.get_submodule(name)
-        assert isinstance(layer, SparseLinear)
+    for name, layer in layers.items():
         if layer.one_launch_with:
             found[name] = tuple(of_layer[id(other)] for other in layer.one_launch_with)
     return found
@@ -230,6 +248,8 @@ def _why_not(name: str, found: InSitu) -> str:
     """Explains why a layer stays dense that was tried inside the model."""
     if name in found.uncalled:
         return "the example inputs do not reach it"
+    if name in found.slower:
+        return "dense is faster: measured, or by estimates that leave no doubt"
     step = next(step for step in found.steps if name in step.layers)
     times = f"{step.sparse_us:.1f} µs, dense {step.dense_us:.1f} µs"
     why = f"it seemed to pay ({times}), but all that did were not faster together" if step.dropped else times

@@ -116,7 +116,7 @@ class ConversionReport:
             said += (
                 f", {sum(map(len, launches))} in {len(launches)} shared launch{'es' * (len(launches) > 1)}"
             )
-        if self.in_situ is not None:
+        if self.in_situ is not None and self.in_situ.steps:
             how = "as a CUDA graph" if self.in_situ.captured else "called from Python"
             if self.in_situ.compile_mode is not None:
                 how = f"compiled in mode {self.in_situ.compile_mode}"

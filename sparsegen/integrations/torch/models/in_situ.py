@@ -7,8 +7,10 @@ the same conversion of an equal model, in this process or another, times nothing
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from torch import nn
 
 from sparsegen import backends
 from sparsegen.dispatch.decision import Decision
+from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.calls.example_inputs import arguments_of
 from sparsegen.integrations.torch.models.arrangement import PLAIN, Arranger, Form
 from sparsegen.integrations.torch.models.model_clock import (
@@ -31,6 +34,7 @@ from sparsegen.integrations.torch.models.model_facts import ModelFacts
 from sparsegen.integrations.torch.models.model_trace import agree, trace
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pointwise import Convertible
+from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
 from sparsegen.kernels.base import Device
 from sparsegen.measure.decision import Times, decide_model
 from sparsegen.tuning_db.records import Called
@@ -71,6 +75,7 @@ class InSitu:
         captured: true if CUDA graphs were timed; else calls from Python were.
         steps: those tried, in order.
         uncalled: layers that the example inputs do not reach.
+        slower: layers that were not tried, as their dense products are measured or estimated to be faster.
         compile_mode: mode in which both models of the end were compiled; None if they were not.
     """
 
@@ -80,6 +85,7 @@ class InSitu:
     steps: tuple[Step, ...]
     uncalled: tuple[str, ...]
     compile_mode: CompileMode | None = None
+    slower: tuple[str, ...] = ()
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -97,13 +103,14 @@ def decide(
     fuse: bool = True,
     capture: bool = True,
     compile_mode: CompileMode | None = None,
+    holders: Mapping[str, nn.Module] = MappingProxyType({}),
 ) -> InSitu:
     """Make those layers of a model sparse with which it gets faster, in place; it is never slower than it was.
 
     Layers of one shape, one number of tokens and about one density are decided together: what one of many layers saves
     is less than the noise of a model's time. The largest group comes first. One launch for layers that read one tensor,
     and activations as part of the layers before them, are kept where the model is faster with them than without, and
-    where its results stay the same but for rounding.
+    where its results stay the same but for rounding. A group is not tried whose dense products are surely faster.
 
     Args:
         dense, sparse: the layers by name, and what may take their places.
@@ -112,6 +119,7 @@ def decide(
         fuse: share launches and fuse activations.
         capture: time CUDA graphs if that is possible, else calls from Python.
         compile_mode: time both models of the end as `torch.compile` compiles them in this mode, called from Python.
+        holders: see `Arranger`.
 
     Raises:
         OperandError: no inputs. What the model raises is passed on, and it is then as it was.
@@ -123,7 +131,7 @@ def decide(
 
     was_training = model.training
     trained = [p for layer in sparse.values() for p in layer.parameters() if p.requires_grad]
-    arranger = Arranger(model, dense, sparse)
+    arranger = Arranger(model, dense, sparse, holders=holders)
     done = False
     try:
         for parameter in trained:  # values that train are brought to the kernels at each call
@@ -134,15 +142,21 @@ def decide(
         with torch.no_grad():
             seen = trace(model, dense, run)
             if fuse:
-                arranger = Arranger(model, dense, sparse, seen.sites, seen.shared)
+                arranger = Arranger(model, dense, sparse, seen.sites, seen.shared, holders)
             facts = ModelFacts(model, example_inputs, sparse, seen.tokens, captures=capture)
+            groups = _groups(arranger, seen.tokens)
+            slower = [group for group in groups if facts.is_slower(group) and not arranger.may_share(group)]
+            groups = [group for group in groups if group not in slower]
+            tried = {name for group in groups for name in group}
+            facts.compile(tried, {name: site.activation for site in arranger.sites for name in site.layers})
             device = _device_of(model)
             trials = _Trials(arranger, run, clock or TorchClock(device, capture), facts)
-            for group in _groups(arranger, seen.tokens):
-                trials.group(group)
-            if compile_mode is not None:
-                trials.call_by(CompiledClock(device, compile_mode), facts.also(compile_mode))
-            found = replace(trials.end(), compile_mode=compile_mode)
+            with _never_dense(sparse.values()):
+                for group in groups:
+                    trials.group(group)
+                if compile_mode is not None:
+                    trials.call_by(CompiledClock(device, compile_mode), facts.also(compile_mode))
+                found = replace(trials.end(), compile_mode=compile_mode)
             done = True
     finally:
         for parameter in trained:
@@ -150,7 +164,28 @@ def decide(
         if not done:
             arranger.arrange({})
         model.train(was_training)
-    return replace(found, uncalled=tuple(name for name in sparse if name not in seen.tokens))
+    return replace(
+        found,
+        uncalled=tuple(name for name in sparse if name not in seen.tokens),
+        slower=tuple(name for group in slower for name in group),
+    )
+
+
+@contextmanager
+def _never_dense(layers: Iterable[SparseLinear]) -> Iterator[None]:
+    """Lets layers run sparse products alone, as the dense ones are in the model beside which they are timed.
+
+    Rounded layers race dense products of their codes, which the model has not.
+    """
+    patterns = [layer.pattern for layer in layers if not isinstance(layer, QuantizedLinear)]
+    before = [pattern.run_dense for pattern in patterns]
+    for pattern in patterns:
+        pattern.run_dense = Dense.NEVER
+    try:
+        yield
+    finally:
+        for pattern, policy in zip(patterns, before, strict=True):
+            pattern.run_dense = policy
 
 
 class _Trials:

@@ -12,9 +12,11 @@ from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import MatrixError, OperandError
 from sparsegen.integrations.torch.calls.layer_weights import keep_hooks, trains
+from sparsegen.integrations.torch.calls.reach import reach_of
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.pointwise import Convertible, PointwiseConv2d, is_convertible
+from sparsegen.integrations.torch.pattern.sparse_conv import SparseConv2d, is_sparse_convolution
 
 PARTS = ("values", "row_offsets", "column_indices")  # a sparse layer's entries in a state dict
 
@@ -28,7 +30,7 @@ def load(
 ) -> tuple[str, ...]:
     """Load the state dict of a model that `convert` changed into the model as it was before.
 
-    The linear layers and 1 × 1 convolutions that are sparse in the state dict become so on the patterns that it holds;
+    The linear layers and convolutions that are sparse in the state dict become so on the patterns that it holds;
     all else is loaded as ``load_state_dict`` does. An activation that was part of a sparse layer stays the model's own
     module, and computes the same.
 
@@ -48,7 +50,7 @@ def load(
     arguments.instance(model, nn.Module, "model", OperandError)
     state_dict = arguments.by_name(state_dict, "state_dict", OperandError)
     policy = Dense.parse(run_dense, "run_dense")
-    made: dict[str, tuple[nn.Module, SparseLinear]] = {}
+    made: dict[str, tuple[nn.Module, nn.Module]] = {}
     for name, module in model.named_modules():
         if is_convertible(module) and f"{name}.codes" in state_dict:
             raise OperandError(
@@ -62,6 +64,10 @@ def load(
                     "the model is a linear layer itself: use SparseLinear and its load_state_dict"
                 )
             made[name] = module, _sparse(name, module, parts, policy, db)
+        columns = state_dict.get(f"{name}.columns")
+        parts = [state_dict.get(f"{name}.product.{part}") for part in PARTS]
+        if is_sparse_convolution(module) and all(isinstance(part, Tensor) for part in (columns, *parts)):
+            made[name] = module, _sparse_convolution(name, module, columns, parts, policy, db)
     has_no_data = any(parameter.is_meta for parameter in model.parameters())
     try:
         for name, (_, layer) in made.items():
@@ -72,6 +78,20 @@ def load(
             model.set_submodule(name, dense)
         raise OperandError(f"the state dict does not fit the model: {error}") from error
     return tuple(made)
+
+
+def _sparse_convolution(
+    name: str, dense: nn.Conv2d, columns: Any, parts: list[Any], run_dense: Dense, db: str | Path | None
+) -> SparseConv2d:
+    bias = dense.bias is not None
+    rows = nn.Linear(len(columns), dense.out_channels, bias, dense.weight.device, dense.weight.dtype)
+    rows.weight.requires_grad_(trains(dense, "weight"))
+    if rows.bias is not None:
+        rows.bias.requires_grad_(trains(dense, "bias"))
+    product = _sparse(f"{name}.product", rows, parts, run_dense, db)
+    layer = SparseConv2d(product, columns.to(product.values.device), dense.in_channels, reach_of(dense))
+    keep_hooks(dense, layer)
+    return layer.train(dense.training)
 
 
 def _sparse(

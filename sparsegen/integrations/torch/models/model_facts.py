@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from sparsegen import backends
+from sparsegen.backends.executor import Toolchain
+from sparsegen.dispatch.dense_or_sparse import Faster
+from sparsegen.errors import SparsegenError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
 from sparsegen.integrations.torch.models.arrangement import Form
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
+from sparsegen.kernels.config import Config
 from sparsegen.measure.decision import ModelLayer, digest_of
-from sparsegen.operators import Layout, SpmmProblem
+from sparsegen.operators import Epilogue, Layout, Problem, SpmmProblem
+from sparsegen.plan.variants import compile_variant
 
 
 class ModelFacts:
@@ -57,6 +66,41 @@ class ModelFacts:
         ]
         self._model = digest_of(torch.__version__, captures, *modules, *(_described(*one) for one in given))
 
+    def is_slower(self, names: Sequence[str]) -> bool:
+        """True if look-ups tell of all these layers that a dense product takes less time, and none is pinned."""
+        layers = [self._layers[name] for name in names if name not in self._codes]
+        return len(layers) == len(names) and all(
+            layer is not None and not layer.pinned and layer.choice.faster is Faster.DENSE for layer in layers
+        )
+
+    def compile(self, names: Collection[str], activations: Mapping[str, Activation]) -> None:
+        """Compile what layers alone will run, side by side; a first call finds it in the cache, or says what failed.
+
+        Args:
+            names: of the layers.
+            activations: those that may become part of layers.
+        """
+        wanted = set[tuple[Config, Problem]]()
+        for name, layer in self._layers.items():
+            if layer is not None and name in names:
+                problem = layer.workload.problem
+                wanted.add((layer.choice.config, problem))
+                kind = activations.get(name)
+                if (
+                    kind is not None
+                    and isinstance(problem, SpmmProblem)
+                    and problem.epilogue is Epilogue.BIAS
+                ):
+                    wanted.add(
+                        (layer.choice.config, replace(problem, epilogue=epilogue_of(kind, has_bias=True)))
+                    )
+        device = next((layer.device for layer in self._layers.values() if layer is not None), None)
+        if device is not None:
+            toolchain = backends.toolchain(device)
+            with ThreadPoolExecutor() as pool:
+                for config, problem in wanted:
+                    pool.submit(_compiled, config, problem, toolchain)
+
     def also(self, *facts: object) -> ModelFacts:
         """The same with other facts that times depend on."""
         more = copy.copy(self)
@@ -80,6 +124,11 @@ class ModelFacts:
             for forms in (ours, other)
         ]
         return self._layers[first], digest_of(self._model, *arrangements)
+
+
+def _compiled(config: Config, problem: Problem, toolchain: Toolchain) -> None:
+    with suppress(SparsegenError):
+        compile_variant(config, problem, toolchain)
 
 
 def _looked_up(layer: SparseLinear, tokens: tuple[int, ...]) -> ModelLayer | None:

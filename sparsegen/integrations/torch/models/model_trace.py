@@ -29,6 +29,11 @@ TOLERANCES = {torch.float16: 3e-2, torch.bfloat16: 2e-1}  # relative to the larg
 TOLERANCE = 1e-3  # for all other types
 
 
+def looks_only(function: Any) -> bool:
+    """True of a function that reads no number of a tensor."""
+    return function in LOOKS_ONLY or getattr(getattr(function, "__self__", None), "__name__", "") in SEEN
+
+
 @dataclass(frozen=True, slots=True)
 class ActivationSite:
     """A module that does nothing but an activation, to the results of linear layers alone.
@@ -149,7 +154,7 @@ class _Watch(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in LOOKS_ONLY and getattr(getattr(func, "__self__", None), "__name__", "") not in SEEN:
+        if not looks_only(func):
             self._used(func, args, kwargs)
         return func(*args, **kwargs)
 

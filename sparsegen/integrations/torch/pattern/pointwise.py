@@ -13,10 +13,10 @@ from sparsegen.integrations.torch.calls.layer_weights import (
     own_parameter,
     trains,
 )
+from sparsegen.integrations.torch.calls.reach import reach_of
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
-from sparsegen.system.integers import ceil_div
 
 Convertible: TypeAlias = nn.Linear | nn.Conv2d
 
@@ -92,10 +92,8 @@ class PointwiseConv2d(SparseLinear):
 
 
 def rows_seen(layer: nn.Module, x: Any) -> int:
-    """Number of rows that the product of a linear layer or a pointwise convolution has for an input."""
+    """Number of rows that the product of a linear layer has for an input; of a convolution's, its output pixels."""
     if isinstance(layer, nn.Conv2d):
-        rows, columns = (
-            ceil_div(int(size), int(step)) for size, step in zip(x.shape[-2:], layer.stride, strict=True)
-        )
+        rows, columns = reach_of(layer).output_size((int(x.shape[-2]), int(x.shape[-1])))
         return x.numel() // (int(x.shape[-3] * x.shape[-2] * x.shape[-1]) or 1) * rows * columns
     return x.numel() // x.shape[-1] if x.numel() else 0

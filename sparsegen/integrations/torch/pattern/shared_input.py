@@ -136,6 +136,7 @@ class SharedInput:
             matrix = below_each_other([pattern.matrix for pattern in patterns])
             found = SparsePattern(matrix, run_dense=patterns[0].run_dense, db=patterns[0].db)
             self._pattern = found
+        found.run_dense = self._patterns[0].run_dense  # may change, as a trial in a model does for its time
         return found
 
     def part(self, number: int, x: Tensor) -> Tensor | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +21,21 @@ from sparsegen.integrations.torch.calls.layer_weights import (
 from sparsegen.integrations.torch.calls.reach import reach_of
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
+from sparsegen.integrations.torch.pattern.pointwise import is_pointwise
 from sparsegen.matrix.spatial_mask import Reach
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
+
+
+def is_sparse_convolution(module: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """True if a module is a plain convolution that `SparseConv2d` takes, of filters larger than 1 × 1 or padded."""
+    if type(module) is not nn.Conv2d or is_pointwise(module):
+        return False
+    try:
+        reach_of(module)
+    except ConfigError:
+        return False
+    return module.groups == 1 and module.padding_mode == "zeros"
 
 
 class SparseConv2d(nn.Module):
@@ -74,6 +87,7 @@ class SparseConv2d(nn.Module):
         sparsity: float | None = None,
         pattern: PatternName | str = PatternName.UNSTRUCTURED,
         run_dense: Dense | str = Dense.AUTO,
+        db: str | Path | None = None,
     ) -> SparseConv2d:
         """The layer with some of a dense one's weights, on its device and of its dtype.
 
@@ -83,6 +97,7 @@ class SparseConv2d(nn.Module):
             sparsity: share of weights to leave out instead, in a pattern of `sparsegen.prune` over filters × (taps ·
                 channels).
             run_dense: permission of dense products of the gathered columns; see `SparsePattern`.
+            db: the tuning database that calls look into, see `sparsegen.prepare`.
 
         Raises:
             ConfigError: groups, padding by other than zeros, or by more of them on one side.
@@ -95,7 +110,7 @@ class SparseConv2d(nn.Module):
         reach = reach_of(dense)
         if mask is not None and sparsity is not None:
             raise PruningError("give a mask or a sparsity, not both")
-        weight = _by_taps(current_weight(dense))
+        weight = by_taps(current_weight(dense))
         if sparsity is not None:
             kept = torch.as_tensor(prune(weight, pattern=pattern, sparsity=sparsity).weights) != 0
         elif mask is not None:
@@ -107,7 +122,7 @@ class SparseConv2d(nn.Module):
                 raise OperandError(
                     f"mask: expected shape {tuple(dense.weight.shape)}, got {tuple(given.shape)}"
                 )
-            kept = _by_taps(given) != 0
+            kept = by_taps(given) != 0
         else:
             kept = weight != 0
         kept = kept.to(weight.device)
@@ -128,16 +143,17 @@ class SparseConv2d(nn.Module):
                 rows.bias.copy_(bias)
                 rows.bias.requires_grad_(trains(dense, "bias"))
         rows.weight.requires_grad_(trains(dense, "weight"))
-        product = SparseLinear.from_dense(rows, kept[:, columns], run_dense=run_dense)
-        made = cls(product, columns, dense.in_channels, reach)
+        product = SparseLinear.from_dense(rows, kept[:, columns], run_dense=run_dense, db=db)
+        made = cls(product, columns, dense.in_channels, reach).train(dense.training)
         keep_hooks(dense, made)
         return made
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images × filters × height × width, in `torch.channels_last`.
+        """Returns images × filters × height × width, in x's memory format.
 
         Args:
-            x: images × channels × height × width; in `torch.channels_last` it is read where it lies.
+            x: images × channels × height × width; in `torch.channels_last` it is read where it lies, and so is the
+                result.
 
         Raises:
             OperandError: images of other channels.
@@ -150,7 +166,8 @@ class SparseConv2d(nn.Module):
         rows, columns = self.reach.output_size((int(x.shape[2]), int(x.shape[3])))
         gathered = self._gathered(x.permute(0, 2, 3, 1), rows, columns)
         found: Tensor = self.product(gathered.flatten(0, 2))
-        return found.reshape(x.shape[0], rows, columns, self.product.out_features).permute(0, 3, 1, 2)
+        images = found.reshape(x.shape[0], rows, columns, self.product.out_features).permute(0, 3, 1, 2)
+        return images.contiguous() if x.is_contiguous() else images
 
     def _gathered(self, pixels: Tensor, rows: int, columns: int) -> Tensor:
         """Images × rows × columns × the columns of the weight: what each output reads."""
@@ -173,6 +190,6 @@ class SparseConv2d(nn.Module):
         return f"{len(self._taps)} of {taps} taps, {len(self.columns)} of {taps * self.channels} columns"
 
 
-def _by_taps(weight: Tensor) -> Tensor:
-    """Filters × (taps · channels)."""
+def by_taps(weight: Tensor) -> Tensor:
+    """Filters × (taps · channels), of filters × channels × rows × columns."""
     return weight.permute(0, 2, 3, 1).flatten(1)

@@ -39,6 +39,9 @@ from sparsegen.tuning.prediction.targets import find_target
 PROGRAM, SOURCE, FACTS = "model.pt2", "program.py", "shipped.json"
 FORMAT = 1
 LOADER = "load.py"
+# AOTInductor compiles one wrapper for a program whose work is on a GPU: to find which vectors the CPU has would take
+# six processes, to compile headers beforehand pays from the second program on.
+QUICKER = {"cpp.vec_isa_ok": False, "aot_inductor.precompile_headers": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +260,7 @@ def _write_program(exported: ExportedProgram, kind: ProgramKind, folder: Path) -
             (folder / SOURCE).write_text(source, encoding="utf-8")
         return
     try:
-        torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=QUICKER)
     except Exception as error:  # likewise: of compilers, assemblers, missing headers
         text = str(error).strip()
         raise CompileError(
