@@ -109,10 +109,13 @@ class TwoFour:
         part = FAMILY.pack(replace(self.problem, m=self.part.shape[0]), config, self.part)
         self.layers = part.sizes["layers"]
         times = self.m // self.part.shape[0]
-        self.arrays = {
-            name: shared_executor(self.device).upload(np.tile(array, (times, *(1,) * (array.ndim - 1))))
-            for name, array in part.arrays.items()
-        }
+        executor = shared_executor(self.device)
+        with executor.entered():
+            self.arrays = {
+                name: executor.upload(np.tile(array, (times, *(1,) * (array.ndim - 1))))
+                for name, array in part.arrays.items()
+            }
+            executor.synchronize()  # launches may come on other streams than the uploads
 
     def packed_for(self, problem: QuantizedSpmmProblem, config: QuantizedSparseMmaConfig) -> Packed[Buffer]:
         """The packed weight with scratch memory for a problem and a config."""

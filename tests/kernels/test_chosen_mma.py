@@ -92,7 +92,7 @@ def test_strips_follow_one_another(
 @pytest.mark.parametrize("of", [8, 16])
 @pytest.mark.parametrize("kind", [ValueType.INT4, ValueType.INT8, ValueType.E4M3])
 def test_products_are_those_of_the_numbers(of: int, kind: ValueType, device: str) -> None:
-    """Whole operators: more rows than blocks share on a small GPU, tokens of one tile and of two."""
+    """Whole operators: more rows than blocks share on a small GPU; more tokens than it takes go another way."""
     rng = np.random.default_rng(1)
     m, k = (9000, 4096) if device == "cuda" else (300, 1024)
     weight = quantize(of_chosen(m, k, of), kind, group=128)
@@ -101,7 +101,9 @@ def test_products_are_those_of_the_numbers(of: int, kind: ValueType, device: str
         b = rng.standard_normal((n, k)).astype(np.float16)
         operator = sparsegen.prepare(weight, n=n, dtype="float16", layout="column", device=device)
         variant = operator.variant
-        assert variant is not None and variant.family == FAMILY.name and variant.config.of_columns == of
+        assert variant is not None
+        chosen = variant.family == FAMILY.name and getattr(variant.config, "of_columns", 0) == of
+        assert chosen == (n == 8)
         expected = b.astype(np.float64) @ exact.T
         error = np.linalg.norm(operator(b) - expected) / np.linalg.norm(expected)
         assert error < 1e-3, (n, error)
