@@ -8,7 +8,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -274,7 +273,7 @@ def _write_program(exported: ExportedProgram, kind: ProgramKind, folder: Path) -
         ) from error
 
 
-def _inductor_configs() -> dict[str, Any]:
+def _inductor_configs() -> dict[str, object]:
     """Settings for AOTInductor, as far as this PyTorch has them.
 
     A wrapper with a C++ library of its own inside, as some compilers link it, crashes when it is loaded: its locales
@@ -286,7 +285,7 @@ def _inductor_configs() -> dict[str, Any]:
     command = [get_cpp_compiler(), f"-print-file-name={STANDARD_LIBRARY}"]
     place = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     libraries = [f":{STANDARD_LIBRARY}"] if Path(place).is_absolute() else []
-    asked = QUICKER | {"aot_inductor.custom_op_libs": libraries}
+    asked: dict[str, object] = QUICKER | {"aot_inductor.custom_op_libs": libraries}
     known = config.get_config_copy()
     return {key: value for key, value in asked.items() if key in known}
 
