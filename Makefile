@@ -21,26 +21,25 @@ TORCH_TESTS = $(shell grep -rl 'importorskip..torch' tests --include='test_*.py'
 # Two processes on a machine of two cores, three for test-long; a file's tests stay in one of them, but for variants of
 # the contract tests.
 # What KERNELS=... names keeps what was compiled, for the next ring; TURNS=4 damages four times as many files. (Behind a
-# space pytest would take a folder for a test.) RING='not long' leaves out of test-torch and
-# test-examples what test-long runs where PyTorch and Jupyter's kernel are there.
+# space pytest would take a folder for a test.)
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope $(KERNELS:%=--kernels=%) $(TURNS:%=--fuzz-turns=%)
-IN_RING := $(if $(RING),-m '$(RING)')
 
 # What reads, writes and prints: the tests of the machine that the others do not run on.
 MACHINE_TESTS := tests/cli tests/system tests/matrix tests/pruning tests/tuning_db tests/tuning/jobs tests/backends \
 	tests/test_encodings.py
 
 # Each of the tests' processes has a core of its own; threads of BLAS would only wait there for each other.
-test test-fast test-long test-all test-torch test-examples: export OPENBLAS_NUM_THREADS := 1
+test test-fast test-long test-rest test-all test-torch test-examples: export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test test-fast test-long test-all test-gpu test-torch test-examples test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types docs dist clean
+.PHONY: help demo test test-fast test-long test-rest test-all test-gpu test-torch test-examples test-postgres test-ray test-fuzz test-ascii test-user fuzz lint types docs dist clean
 
 help:
 	@echo 'make demo   tune a real pruned layer, verify the winner, look it up, read its source (1 minute)'
 	@echo 'make test   tests of everything, some 7 minutes on 2 cores; those that need what is not there skip themselves'
 	@echo 'make test-fast   most of them in some 35 s: nothing that compiles, starts processes or takes 0.1 s'
 	@echo 'make test-long   what make test leaves out: more variants of the kernels, and tests that take long'
-	@echo 'make test-all    both'
+	@echo 'make test-rest   that, and the tests that need PyTorch or Jupyter, which it installs'
+	@echo 'make test-all    what make test and make test-long run'
 	@echo 'make test-gpu    the tests that need a GPU, as many as begin within GPU_SECONDS=240, on all GPUs; a line for each family'
 	@echo 'make test-torch  the tests that need PyTorch, which it installs (TORCH=... says which)'
 	@echo 'make test-examples  the examples that need PyTorch, and the notebooks; it installs PyTorch and a kernel of Jupyter'
@@ -68,6 +67,9 @@ test-fast: $(READY)
 test-long: $(READY_NVRTC)
 	$(PYTEST) -m long
 
+test-rest: $(READY_NVRTC) $(READY_NOTEBOOKS)
+	$(PYTEST) -m 'long or torch'
+
 test-all: $(READY_NVRTC)
 	$(PYTEST)
 
@@ -75,10 +77,10 @@ test-gpu: $(READY)
 	$(PYTEST) --maxprocesses 24 -m gpu --gpu-budget $(GPU_SECONDS) $(GPU_TESTS)
 
 test-torch: $(READY_TORCH)
-	$(PYTEST) $(IN_RING) $(TORCH_TESTS)
+	$(PYTEST) $(TORCH_TESTS)
 
 test-examples: $(READY_NOTEBOOKS)
-	$(PYTEST) $(IN_RING) tests/examples/test_torch_examples.py tests/examples/test_notebooks.py
+	$(PYTEST) tests/examples/test_torch_examples.py tests/examples/test_notebooks.py
 
 fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-seconds $(SECONDS)

@@ -1,6 +1,6 @@
 """Attention with masks of blocks: ours beside FlexAttention and dense attention by cuDNN, forward and backward.
 
-    python -m benchmarks.attention_masks --seed 7                     # all parts; five minutes of one H200
+    python -m benchmarks.attention_masks --seed 7                     # all parts; seven minutes of one H200
     python -m benchmarks.attention_masks --seed 7 --part windows      # one part
     python -m benchmarks.attention_masks --row 'windows .*tokens 12288 .*window 1024$'
     python -m benchmarks.attention_masks --device emulator --tiny     # a check without times

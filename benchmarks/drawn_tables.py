@@ -28,6 +28,7 @@ from sparsegen.operators import DType, MaskedProblem
 
 KIND = "drawn"  # of files: drawn_*.json.xz
 FEW = 10  # rows of a type that have no line of their own
+LEAST = 5  # rows of an operator in the page's table, if there are as many: the newest seeds that have them
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,26 @@ def _mean_and_worst(rows: Iterable[Times], ratio: Callable[[Times], float | None
     return f"{geometric(found).value:.3f} ({max(found):.2f})" if found else NONE
 
 
+def newest(files: Sequence[Results]) -> str:
+    """A line for each operator: of its seeds, those measured last that have `LEAST` rows together, or all."""
+    suites: dict[str, dict[str, list[Row]]] = {}
+    for row in (row for results in files for row in results.rows):
+        suites.setdefault(row.problem.operator, {}).setdefault(row.suite, []).append(row)
+    lines = []
+    for operator, of_suites in sorted(suites.items()):
+        last = sorted(
+            of_suites, key=lambda suite: max(str(row.measured) for row in of_suites[suite]), reverse=True
+        )
+        own, seeds = list[Times](), list[str]()
+        for suite in last:
+            if len(own) < LEAST:
+                own += map(Times.of, of_suites[suite])
+                seeds.append(suite.rpartition("-")[2])
+        cells = [_mean_and_worst(own, ratio) for ratio in RATIOS.values()]
+        lines.append([f"`{operator}`, {', '.join(seeds)}", len(own), *cells])
+    return table(["geometric mean (worst) of ratios of times, seeds", "rows", *RATIOS], lines)
+
+
 def goals(files: Sequence[Results]) -> str:
     """A line for each operator's goal: what was measured beside it, and whether that reaches it."""
     names, lines = list(RATIOS)[:2], []
@@ -166,7 +187,7 @@ def drawn(folders: Iterable[Path]) -> str:
     devices = [files for folder in folders if (files := read(folder, KIND))]
     if not devices:
         return f"Not measured yet: there is no `{KIND}_*.json.xz` (benchmarks/README.md)."
-    return summary([file for files in devices for file in files]) + "".join(map(origin, devices))
+    return "\n\n".join(newest(files) + origin(files) for files in devices)
 
 
 @click.command()

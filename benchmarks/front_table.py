@@ -46,12 +46,14 @@ NAMES: Mapping[str, str] = {
     "torch-conv2d-weights": "cuDNN",
     "torch-csr-layers": "PyTorch by layers",
     "torch-flex": "FlexAttention",
+    "torch-flex-blocks": "FlexAttention",
     "torch-gather": "PyTorch, gathering",
     "torch-im2col": "im2col",
     "torch-linear": "PyTorch's linear layer",
     "torch-masked-bsr": "Triton's BSR in PyTorch",
     "torch-scaled-mm": "PyTorch in 8 bits",
     "torch-sampled-addmm": "PyTorch's sampled product",
+    "torch-softmax": "PyTorch's softmax",
     "triton-blocks": "Triton",
 }
 
@@ -129,13 +131,16 @@ JOBS = (
 
 
 DRAWN: Mapping[str, str] = {
+    "block_attention": "attention with masks of blocks, `block_attention`",
     "dsd": "products with dead blocks of the input, `dsd`",
     "dsd_transposed": "products with dead blocks, turned, as in gradients, `dsd_transposed`",
     "masked_conv2d": "convolutions of masked images, `masked_conv2d`",
     "masked_conv2d_weights": "gradients of masked images by the filters",
     "sdd": "products of which some blocks are asked for, `sdd`",
     "sddmm": "products at the places of a pattern, `sddmm`",
+    "sparse_attention": "attention with fixed masks, `SparseAttention`",
     "sparse_network": "sparse networks, `SparseNetwork`",
+    "sparse_softmax": "softmax over the places of a pattern",
     "spmm": "pruned weights and graphs times columns, `spmm`",
     "submanifold_conv3d": "convolutions at points, `SubmanifoldConv3d`",
     "submanifold_conv3d_weights": "gradients at points by the filters",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.drawn_tables import RATIOS, Times
 from benchmarks.markdown import NONE, table
+from benchmarks.off_the_list import cases
 from benchmarks.suite_tables import origin, read
 from sparsegen.operators import MaskedConv2dProblem, MaskedProblem
 
@@ -27,8 +28,10 @@ def problems(folders: Iterable[Path]) -> str:
     devices = [files for folder in folders if (files := read(folder, KIND))]
     if not devices:
         return f"Not measured yet: there is no `{KIND}*.json.xz` (benchmarks/README.md)."
+    order = {case.name: number for number, case in enumerate(cases())}
+    rows = [row for files in devices for results in files for row in results.rows]
     lines: dict[str, list[Times]] = {}
-    for row in (row for files in devices for results in files for row in results.rows):
+    for row in sorted(rows, key=lambda row: order[row.case]):
         lines.setdefault(_line(row.problem), []).append(Times.of(row))
     head = ["half of the blocks live; `dsd` / `sdd` / `dsd_transposed`", "our kernel over dense"]
     head += ["default over the faster of both", "in a graph"]

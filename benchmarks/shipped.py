@@ -14,6 +14,7 @@ ended it, and does again what failed. Raw output: ``shipped.json.xz``.
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 import time
 import traceback
@@ -124,7 +125,7 @@ def shipped_row(asked: Asked) -> dict[str, Any]:
 
 def inductor_row(asked: Asked) -> dict[str, Any]:
     """Compiles a model of pruned dense layers with the kernels as candidates and without; both are frozen."""
-    place, x, found = asked.place, asked.inputs(), asked.facts()
+    place, x, found, told = asked.place, asked.inputs(), asked.facts(), _Told()
     compiled, results = [], []
     for words in ("plain", "kernels"):
         torch._dynamo.reset()
@@ -133,6 +134,8 @@ def inductor_row(asked: Asked) -> dict[str, Any]:
         model = nn.Sequential(*layers).requires_grad_(False).eval()
         if words == "kernels":
             inductor.enable()
+            inductor.log.addHandler(told)
+            inductor.log.setLevel(logging.INFO)
         try:
             with config.patch(freezing=True), torch.no_grad():
                 compiled.append(torch.compile(model))
@@ -141,12 +144,25 @@ def inductor_row(asked: Asked) -> dict[str, Any]:
                 found[f"{words}_compile_s"] = round(time.perf_counter() - began, 1)
         finally:
             inductor.disable()
+            inductor.log.removeHandler(told)
+    found["said"] = told.said
     with torch.no_grad():
         found["relative_difference"] = float((results[0] - results[1]).abs().max() / results[0].abs().max())
         if place.type == "cuda":
             for facts in times(lambda: compiled[0](x), lambda: compiled[1](x), place, ("plain", "kernels")):
                 found |= facts
     return found
+
+
+class _Told(logging.Handler):
+    """Messages about candidates: their times from Python, and how many run the kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
 
 
 if __name__ == "__main__":

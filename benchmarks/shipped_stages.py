@@ -127,7 +127,7 @@ def stages(asked: Asked, folder: Path) -> Facts:
 
 
 def _facts_of(command: Sequence[str], environment: Mapping[str, str]) -> Facts:
-    """What a process prints until its end, which may be a crash."""
+    """Returns the facts that a process prints until its end, which may be a crash."""
     place = Path(__file__).parents[1]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=place

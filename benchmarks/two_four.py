@@ -110,12 +110,12 @@ class TwoFour:
         self.layers = part.sizes["layers"]
         times = self.m // self.part.shape[0]
         executor = shared_executor(self.device)
-        with executor.entered():  # it may be another thread's
+        with executor.entered():
             self.arrays = {
                 name: executor.upload(np.tile(array, (times, *(1,) * (array.ndim - 1))))
                 for name, array in part.arrays.items()
             }
-            executor.synchronize()
+            executor.synchronize()  # launches may come on other streams than the uploads
 
     def packed_for(self, problem: QuantizedSpmmProblem, config: QuantizedSparseMmaConfig) -> Packed[Buffer]:
         """The packed weight with scratch memory for a problem and a config."""

@@ -18,7 +18,7 @@ import gpu_ring
 import pytest
 from patience import LONG
 from recorder import Observer, Recorder, Unrecorded, Watch, import_everything
-from rings import FAST, LEFT_OUT, sort_into_rings
+from rings import BESIDE_TORCH, FAST, LEFT_OUT, sort_into_rings
 from sharing import DISTRIBUTION, IS_WORKER, heaviest_first, scheduler, share_out_cores, share_out_devices
 
 from sparsegen import backends
@@ -130,7 +130,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> Generator[None, int, int]:
     """One more than cores for the long ring, whose tests wait a quarter of the time: for limits, locks, processes."""
     found = yield
-    return found + (config.option.markexpr == LEFT_OUT)
+    return found + (config.option.markexpr in (LEFT_OUT, BESIDE_TORCH))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -67,7 +67,7 @@ def shown_on(variant: Variant, matrix: str) -> frozenset[Any]:
 
 def _turned(names: tuple[str, ...], first: int) -> tuple[str, ...]:
     """The names from another one on, so that variants do not all begin with the same."""
-    at = first % len(names)
+    at = first % max(1, len(names))
     return names[at:] + names[:at]
 
 
@@ -78,7 +78,7 @@ def _at_least(names: list[str], variant: Variant) -> list[str]:
 
 
 def by_matrices(variants: Sequence[Variant]) -> list[Any]:
-    """The same as `in_rings`, but that each variant has few matrices: one of the short ring some there, and others in the
+    """The same as `in_rings`, but that each variant has few matrices: one of the short ring some there, others in the
     long ring.
     """
     short, both = (

@@ -1,4 +1,4 @@
-"""Costs of tests, and which of them compile kernels or start processes; kept in costs.json by file and function.
+"""Costs of tests, and which of them compile kernels or start processes; kept in costs.json, a line a file, by function.
 
 A function that is not listed is quick, or was not recorded yet; of those quick ones the file says what all take.
 """
@@ -78,8 +78,10 @@ class Costs:
                 kept[file][kind] = _grouped(tests)
         for file, seconds in self.seconds.items():
             kept[file]["seconds"] = seconds
-        text = json.dumps(dict(sorted(kept.items())), indent=0, ensure_ascii=False)
-        FILE.write_text(text + "\n")
+        lines = (
+            f"{json.dumps(file)}: {json.dumps(of, ensure_ascii=False)}" for file, of in sorted(kept.items())
+        )
+        FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
     def is_long(self, name: str) -> bool:
         """True if a test is not in `make test`."""

@@ -9,11 +9,17 @@ same to hundreds of variants, are not in the first, and say themselves which var
 
 from __future__ import annotations
 
+import re
+from functools import cache
+from pathlib import Path
+
 import pytest
 from costs import Costs, name_of
 
 FAST = "not long and not slow"  # what pytest's -m says of the first ring
 LEFT_OUT = "long"  # and of what `make test` leaves out
+BESIDE_TORCH = "long or torch"  # and of that and what needs PyTorch or Jupyter
+NEEDS = re.compile(r'importorskip\("(torch|nbformat)"\)')
 SOURCES = (  # any change may meet what these refuse
     "test_architecture.py",
     "test_docstring_openings.py",
@@ -25,7 +31,7 @@ FAST_BUDGET = 57.0  # CPU seconds that the tests of the first ring may take toge
 
 
 def sort_into_rings(items: list[pytest.Item]) -> None:
-    """Mark tests as ``slow`` and ``long``."""
+    """Mark tests as ``slow`` and ``long``, and those of files that need PyTorch or Jupyter as ``torch``."""
     costs = Costs.read()
     for item in items:
         name = name_of(item)
@@ -33,3 +39,10 @@ def sort_into_rings(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
         if not costs.is_fast(name) or item.get_closest_marker("sanitizer"):
             item.add_marker(pytest.mark.slow)
+        if _needs_torch(item.path):
+            item.add_marker(pytest.mark.torch)
+
+
+@cache
+def _needs_torch(file: Path) -> bool:
+    return file.is_file() and NEEDS.search(file.read_text()) is not None

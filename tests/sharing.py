@@ -31,7 +31,8 @@ SPREAD = (  # files whose tests are dealt out one by one
     "test_notebooks.py",
     "test_torch_examples.py",
 )
-EXPECTED = {"long": 3.0, "slow": 0.3}  # CPU seconds of a test, by its marks
+EXPECTED = {("long",): 3.0, ("slow", "torch"): 2.0, ("slow",): 0.3}  # CPU seconds of a test, by its marks
+LONGEST = {"test_notebooks.py": 20.0, "test_torch_examples.py": 20.0}  # by their files
 QUICK = 0.01  # of others
 TIMED = (  # files whose tests measure time where there is a GPU
     "test_bench_gpu.py",
@@ -45,9 +46,14 @@ TIMED = (  # files whose tests measure time where there is a GPU
 def scope_of(test: str, root: Path, *, has_gpu: bool) -> str:
     """Returns the group of tests that stays in one process with a test, given by pytest's name relative to ``root``."""
     file, _, name = test.partition("::")
-    if Path(file).name in SPREAD and "[" in name and (has_gpu or not _needs_gpu(root / file)):
+    if _file_of(test) in SPREAD and "[" in name and (has_gpu or not _needs_gpu(root / file)):
         return test
-    return "timed" if has_gpu and Path(file).name in TIMED else file
+    return "timed" if has_gpu and _file_of(test) in TIMED else file
+
+
+def _file_of(test: str) -> str:
+    """The name of a test's file, by pytest's name of the test."""
+    return Path(test.partition("::")[0]).name
 
 
 def heaviest_first(items: list[pytest.Item], root: Path, *, has_gpu: bool) -> None:
@@ -55,8 +61,8 @@ def heaviest_first(items: list[pytest.Item], root: Path, *, has_gpu: bool) -> No
     groups = {item.nodeid: scope_of(item.nodeid, root, has_gpu=has_gpu) for item in items}
     expected: dict[str, float] = defaultdict(float)
     for item in items:
-        marks = (seconds for mark, seconds in EXPECTED.items() if item.get_closest_marker(mark))
-        expected[groups[item.nodeid]] += next(marks, QUICK)
+        by_marks = (s for marks, s in EXPECTED.items() if all(map(item.get_closest_marker, marks)))
+        expected[groups[item.nodeid]] += LONGEST.get(_file_of(item.nodeid)) or next(by_marks, QUICK)
     items.sort(key=lambda item: -expected[groups[item.nodeid]])
 
 

@@ -317,6 +317,7 @@ def test_only_measuring_packages_use_the_clock() -> None:
         "integrations.torch.blocks.dropout_choice",
         "integrations.torch.convolution.conv_choice",
         "integrations.torch.models.model_clock",
+        "integrations.torch.shipping.inductor",
     }
     for name in NAMES:
         if is_within(name, {"integrations", "attention", "networks", "dispatch", "api"}):

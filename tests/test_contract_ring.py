@@ -96,7 +96,7 @@ def test_attention_at_size_takes_the_host_a_minute(name: str) -> None:
     sized = [problem for problem, _ in problems_at_size(families()[name], 256)]
     attention = [problem for problem in sized if isinstance(problem, BlockAttentionProblem)]
     assert len(attention) == len(sized) > 20
-    assert sum(p.batch * p.kv_heads * p.group * p.queries * p.keys for p in attention) < 200_000_000
+    assert sum(p.batch * p.kv_heads * p.group * p.queries * p.keys for p in attention) < 250_000_000
 
 
 def test_both_rings_are_run() -> None:

@@ -16,7 +16,7 @@ import recorder
 import rings
 from costs import Costs
 from recorder import Observer, Recorder, Unrecorded, Watch
-from rings import FAST, FAST_BUDGET
+from rings import BESIDE_TORCH, FAST, FAST_BUDGET
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
@@ -38,9 +38,18 @@ def test_the_longest_ring_leaves_nothing_out() -> None:
     assert words[1:3] == ["-m", "pytest"]
     assert not {"-m", "-k", "--ignore", "--deselect", "tests"} & set(words[3:])
     assert recipe("test").replace("'not long'", "long") == recipe("test-long")
-    ci = (ROOT / ".ci/run").read_text()
-    assert re.search(r"^for target in .*\btest \.venv/ready-notebooks test-long;", ci, re.MULTILINE)
-    assert "RING='not long'" in ci, "test-long has the others, as PyTorch is there"
+    assert recipe("test-rest").endswith(f"-m '{BESIDE_TORCH}'") and BESIDE_TORCH == "long or torch"
+    assert re.search(r"^for target in .*\btest test-rest;", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+
+
+def test_what_needs_pytorch_or_jupyter_is_marked() -> None:
+    """`make test-rest` runs all of `make test-torch` and `make test-examples`."""
+    examples = [TESTS / "examples" / f"test_{name}.py" for name in ("torch_examples", "notebooks")]
+    needing = [path for path in TESTS.rglob("test_*.py") if 'importorskip("torch")' in path.read_text()]
+    assert len(needing) > 50
+    items = [Item("some", path=path) for path in (*needing, *examples)]
+    rings.sort_into_rings(items)  # type: ignore[arg-type]
+    assert all("torch" in item.marks for item in items)
 
 
 def test_the_shorter_rings_leave_out_what_is_marked() -> None:

@@ -59,15 +59,17 @@ def test_a_file_stays_together(test: str, has_gpu: bool, scope: str) -> None:
 
 
 def test_what_takes_longest_comes_first() -> None:
-    def item(test: str, mark: str) -> Any:
-        return SimpleNamespace(nodeid=test, get_closest_marker=lambda name: name == mark)
+    def item(test: str, *marks: str) -> Any:
+        return SimpleNamespace(nodeid=test, get_closest_marker=lambda name: name in marks)
 
-    quick = [item(f"tests/test_a.py::test_{i}", "") for i in range(20)]
+    quick = [item(f"tests/test_a.py::test_{i}") for i in range(20)]
     slow = [item(f"tests/test_b.py::test_{i}", "slow") for i in range(3)]
-    long = item("tests/test_c.py::test", "long")
-    items = [*quick[:10], *slow, long, *quick[10:]]
+    long = item("tests/test_c.py::test", "slow", "long")
+    compiled = item("tests/test_d.py::test", "slow", "torch")
+    notebook = item("tests/examples/test_notebooks.py::test[a]", "slow", "torch")
+    items = [*quick[:10], *slow, long, compiled, *quick[10:], notebook]
     heaviest_first(items, ROOT, has_gpu=False)
-    assert items == [long, *slow, *quick]
+    assert items == [notebook, long, compiled, *slow, *quick]
 
 
 def test_the_makefile_shares_out_by_them() -> None:

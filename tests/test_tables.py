@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +143,19 @@ def test_drawn_rows(tables: Any, tmp_path: Path) -> None:
     for rows in ((*pair, half), (*pair, *more, half)):
         result_file.write(results(*rows), file)
         shown = made(tables, "drawn")
-        assert f"| drawn-dsd-7 | {len(rows)} | {ratios} |" in shown and "Made-up GPU" in shown
-        assert (f"| drawn-dsd-7, fp32 | 10 | {ratios} |" in shown) is (len(rows) > drawn_tables.FEW)
-        assert "fp16" not in shown, "a row alone"
+        assert f"| `dsd`, 7 | {len(rows)} | {ratios} |" in shown and "Made-up GPU" in shown
+        told = drawn_tables.summary([result_file.read(file)])
+        assert f"| drawn-dsd-7 | {len(rows)} | {ratios} |" in told
+        assert (f"| drawn-dsd-7, fp32 | 10 | {ratios} |" in told) is (len(rows) > drawn_tables.FEW)
+        assert "fp16" not in told, "a row alone"
+    older = [replace(one, suite="drawn-dsd-6", measured=datetime(2026, 1, 1, tzinfo=UTC)) for one in pair]
+    result_file.write(results(*older, *(replace(one, measured=datetime.now(UTC)) for one in pair)), file)
+    assert "| `dsd`, 7, 6 | 4 |" in made(tables, "drawn"), "seven's rows are too few"
+    result_file.write(
+        results(*older, *(replace(one, measured=datetime.now(UTC)) for one in (*pair, *more))), file
+    )
+    assert "| `dsd`, 7 | 10 |" in made(tables, "drawn"), "the newest seed has enough"
+    result_file.write(results(*pair, *more, half), file)
     done = CliRunner().invoke(drawn_tables.main, [str(file), "--worst", "1"])
     assert (
         "default / min(ours, dense): drawn-dsd-7 second, fp32 | 2.00 | 4.00 | 5.00 | 10.00 |" in done.output

@@ -212,8 +212,6 @@ class BlockConvolution(Study):
         "One kernel skips dead blocks in place of im2col, product and col2im.",
         "The kernel may read the host's memory in place, so that dead blocks are not copied at all.",
         "The report has figures without numbers; figure 7 has the profile.",
-        "Rows of f64c0d9a load lines of memory to registers; later ones copy them by cp.async.ca: by a probe 0.33, "
-        "0.31 and 0.25 ms on the device at 0, 70 and 95 %, and 18.0, 8.7 and 3.0 in place.",
     )
 
     def points(self, setting: Setting) -> Iterable[Point]:

@@ -288,7 +288,20 @@ def write_turn(study: Study, setting: Setting, before: Progress, taken: float) -
         "expected_left_seconds": round(after.expected, 1),
     }
     with private_lock(TURNS, Settings.from_environment().cache / "locks"):  # studies may run side by side
-        write_results(setting.device, TURNS, [*rows_of(result_file(setting.device, TURNS)), row])
+        rows = [*rows_of(result_file(setting.device, TURNS)), row]
+        write_results(setting.device, TURNS, rows, command=_invoked(study, setting))
+
+
+def _invoked(study: Study, setting: Setting) -> str:
+    """The command line of this process, with DATA for the folder of data."""
+    folder = setting.data.folder
+    given = {} if folder is None else {str(folder): "DATA"}
+    words = [
+        "python -m",
+        f"benchmarks.papers.{study.name}",
+        *(given.get(word, word) for word in sys.argv[1:]),
+    ]
+    return " ".join(words)
 
 
 class RawFile:
@@ -360,15 +373,12 @@ class RawFile:
         """Rows in the order of the points; those of other settings lie behind."""
         order = {point.name: number for number, point in enumerate(self.points)}
         rows = sorted(self._rows.values(), key=lambda row: order.get(row[KEY], len(order)))
-        folder = self._setting.data.folder
-        given = {} if folder is None else {str(folder): "DATA"}
-        command = ["python -m", f"benchmarks.papers.{self._study.name}"]
         facts = {FAILED: self.failed} if self.failed else {}
         write_results(
             self._setting.device,
             self._study.raw,
             rows,
-            command=" ".join([*command, *(given.get(word, word) for word in sys.argv[1:])]),
+            command=_invoked(self._study, self._setting),
             seed=self._study.seed,
             **facts,
         )

@@ -61,7 +61,7 @@ def cover(items: Sequence[Item], shows: Callable[[Item], frozenset[Any]]) -> lis
     return [items[i] for i in sorted(chosen)]
 
 
-def choices(variant: Variant) -> list[tuple[str, Any]]:
+def choices(variant: Variant) -> list[tuple[str, object]]:
     """Returns a variant's choices, by the names of their tunables."""
     config = variant.config
     return [(tunable.name, getattr(config, tunable.name)) for tunable in type(config).tunables()]

@@ -80,8 +80,8 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]], dict[str
         {
             "model": OBJECTS, "pattern": WORD, "sparsity": (*NUMBER, 1, np.nan), "scope": WORD,
             "exclude": TEXTS, "tokens": (*WHOLE, 0), "dense": WORD, "example_inputs": (7, "x", [1], (), object()),
-            "fuse": FLAG, "capture": FLAG, "compile_mode": WORD, "value_type": WORD, "group": WORD, "symmetric": FLAG,
-            "device": DEVICE, "db": PLACE,
+            "fuse": FLAG, "fold_norms": FLAG, "capture": FLAG, "compile_mode": WORD, "value_type": WORD, "group": WORD,
+            "symmetric": FLAG, "device": DEVICE, "db": PLACE,
         },
     ),
     "convert, block": (

@@ -331,9 +331,10 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "SparsePattern": {"matrix": (7, "x", None, [1], {}, object(), np.ones(3)), "run_dense": WORD, "db": (7, object())},
     "SparseConv2d.from_dense": {
         "dense": NO_OBJECT, "mask": (7, "x", {}, object(), torch.ones(4)), "sparsity": NO_P, "run_dense": WORD,
+        "db": (7, object()),
     },
     "MaskedConv2d.from_dense": {"layer": NO_OBJECT},
-    "fold_batch_norms": {"model": NO_OBJECT},
+    "fold_batch_norms": {"model": NO_OBJECT, "example_inputs": (7, "x", [1], (), object())},
     "hold_zeros": {"model": NO_OBJECT, "optimizer": NO_OBJECT, "exclude": (7, [1], {}, object())},
     "convert_convolutions": {"model": NO_OBJECT, "source": NO_OBJECT, "density": NO_SHARE, "include": (7, "x", [1])},
 }  # fmt: skip

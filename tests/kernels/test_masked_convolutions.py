@@ -133,33 +133,40 @@ def test_more_units_than_are_counted_or_listed_at_a_time(
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize(
-    ("config", "fields", "sides"),
+    ("config", "fields", "sides", "mask_of"),
     [
-        (config, fields, sides)
-        for config, fields in (
-            (replace(MMA, tile_n=16), {"dtype": DType.FLOAT16, "rest": "kept"}),
-            (replace(MMA, tile_n=16), {"dtype": DType.FLOAT32, "rest": "kept", **PLANES}),
-            (replace(MMA, tile_n=16), {"dtype": DType.BFLOAT16, "rest": "filled", **PLANES}),
-            *((replace(WINDOW, tile_n=16), {"dtype": dtype}) for dtype in DType),
-            *((replace(WINDOW_WEIGHTS, tile_m=16, warps_m=1, warps_k=2), {"dtype": t}) for t in DType),
+        (config, fields, sides, list(MaskOf)[(i + j) % 3])
+        for i, (config, fields) in enumerate(
+            (
+                (replace(MMA, tile_n=16), {"dtype": DType.FLOAT16, "rest": "kept"}),
+                (replace(MMA, tile_n=16), {"dtype": DType.FLOAT32, "rest": "kept", **PLANES}),
+                (replace(MMA, tile_n=16), {"dtype": DType.BFLOAT16, "rest": "filled", **PLANES}),
+                *((replace(WINDOW, tile_n=16), {"dtype": dtype}) for dtype in DType),
+                *((replace(WINDOW_WEIGHTS, tile_m=16, warps_m=1, warps_k=2), {"dtype": t}) for t in DType),
+            )
         )
-        for sides in (
-            {"dilation": "2x1", "padding": "2x1", "mask_block": "5x3", "stride": "1x2"},
-            {"stride": "5x3", "mask_block": "2x4", "padding": "0"},  # a stride passes over rows of blocks
-            {"filter_size": "7x3", "padding": "3x1", "mask_block": "16x64", "stride": 2},
-            *([FAR] if isinstance(config, MmaConvConfig) else []),  # no window of these fits
+        for j, sides in enumerate(
+            (
+                {"dilation": "2x1", "padding": "2x1", "mask_block": "5x3", "stride": "1x2"},
+                {"stride": "5x3", "mask_block": "2x4", "padding": "0"},  # a stride passes over rows of blocks
+                {"filter_size": "7x3", "padding": "3x1", "mask_block": "16x64", "stride": 2},
+                *([FAR] if isinstance(config, MmaConvConfig) else []),  # no window of these fits
+            )
         )
     ],
     ids=name,
 )
 def test_groups_strides_dilation_and_blocks_of_any_size(
-    config: Any, fields: dict[str, Any], sides: dict[str, Any], emulator_toolchain: EmulatorToolchain
+    config: Any,
+    fields: dict[str, Any],
+    sides: dict[str, Any],
+    mask_of: MaskOf,
+    emulator_toolchain: EmulatorToolchain,
 ) -> None:
     some = {"channels": 15, "filters": 21, "groups": 3, "density": 0.2, **fields, **sides}
     gradient = config.declared_by == "window_conv_weights"
-    more = [{"images": 2}] if gradient else [{"batch": 2, "mask_of": mask_of} for mask_of in MaskOf]
-    for one in more:
-        assert worst(problem(config, 37, 41, **some, **one), config, emulator_toolchain) <= 1
+    more = {"images": 2} if gradient else {"batch": 2, "mask_of": mask_of}
+    assert worst(problem(config, 37, 41, **some, **more), config, emulator_toolchain) <= 1
 
 
 @pytest.mark.parametrize("config", [MMA, WINDOW, replace(WINDOW_WEIGHTS, tile_n=32, warps_k=2)], ids=name)

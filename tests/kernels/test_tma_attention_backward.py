@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,10 +244,30 @@ def test_it_needs_hopper_and_fits_its_shared_memory() -> None:
             assert launch.together and launch.shared_memory_bytes <= H100.shared_memory_per_block
 
 
+def test_tiles_of_one_warpgroup_are_proposed_where_they_fit_shared_memory() -> None:
+    """Two rings of 128 columns and the sums of one pass do not on every device."""
+    problem = problem_of(head_dim=128, block="64x64", span="full:20")
+    for less in range(0, 2049, 512):
+        device = replace(H100, shared_memory_per_block=H100.shared_memory_per_block - less)
+        features = problem.features(problem.without_pattern)
+        forms = (FAMILY.heuristic(problem, features, device), *FAMILY.alternatives(problem, features, device))
+        assert all(FAMILY.is_valid(problem, form, device) for form in forms)
+
+
 @pytest.mark.slow
 @needs_nvcc
-@pytest.mark.parametrize(("passes", "head_dim"), [(1, 64), (1, 128), (2, 64), (2, 128), (2, 192), (2, 256)])
-@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize(
+    ("passes", "head_dim", "dtype"),
+    [
+        (1, 64, DType.FLOAT16),
+        (1, 128, DType.FLOAT16),
+        (1, 128, DType.BFLOAT16),
+        (2, 64, DType.BFLOAT16),
+        (2, 128, DType.FLOAT16),
+        (2, 192, DType.BFLOAT16),
+        (2, 256, DType.FLOAT16),
+    ],
+)
 def test_nvcc_lets_products_overlap(passes: int, head_dim: int, dtype: DType, tmp_path: Path) -> None:
     problem = problem_of(head_dim=head_dim, dtype=dtype)
     said = ptxas(render(FAMILY, problem, FAMILY.config(passes=passes)), tmp_path)

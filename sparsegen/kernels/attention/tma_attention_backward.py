@@ -186,8 +186,8 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
     def _forms(
         self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
     ) -> list[TmaAttentionBackwardConfig]:
-        """One pass and two, as far as sums fit the registers; for blocks of fewer keys than a tile has, and for short
-        windows, tiles of one warpgroup too: the fastest one first.
+        """One pass and two, as far as sums fit registers and tiles shared memory; for blocks of fewer keys than a tile
+        has, and for short windows, tiles of one warpgroup too: the fastest one first.
         """
         is_narrow = in_chunks(problem.head_dim) <= NARROW
         has_small = problem.has_mask and problem.block.columns < TILE
@@ -198,7 +198,8 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
             for passes in PRODUCTS
             if passes == 2 or is_narrow
         ]
-        return self.by_time(problem, features, forms, device)
+        valid = [form for form in forms if self.is_valid(problem, form, device)]
+        return self.by_time(problem, features, valid or forms, device)
 
     def analytic_us(
         self,

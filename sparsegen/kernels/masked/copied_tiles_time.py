@@ -5,8 +5,8 @@ take from the L2: thread blocks that compute at the same time get equal parts of
 wave are shorter. Tiles are counted out to thread blocks, as the kernels do it: the longest first, forwards and
 backwards in turn, or whole waves of equally long ones.
 
-Constants are fitted to 190 times of one H100 and one H200 (float16, bfloat16, TF32, 8 bits; 1,024³ to 8,192³ and drawn
-products): of one, the standard deviation is 9 %, where it was 18 % with tiles that end together.
+Constants are fitted to 454 times of one H100 and one H200 (float16, bfloat16, TF32, 8 bits; 1,024³ to 8,192³ and drawn
+products): of one, the standard deviation is 8 %, where it was 18 % with tiles that end together.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from sparsegen.kernels.layouts.copied_ring import ROW_BYTES, TILE_M
 from sparsegen.kernels.masked.masked_tiles_time import TF32_PRODUCTS
 from sparsegen.operators import DType, Float8
 
-# Fraction of the rate of large dense products that a multiprocessor reaches, by a tile's columns: they take turns of
-# power that large products do not leave. Of 192 columns it is between its neighbours, not measured.
+# Fraction of the rate of large dense products that a multiprocessor reaches, by a tile's columns: their clock is lower.
+# Tiles of sampled products are scattered columns.
 REACHED = {256: 1.13, 192: 1.06, 128: 1.06, 64: 0.79}
+SAMPLED_REACHED = {256: 1.17, 192: 1.06, 128: 1.06, 64: 0.67}
 REACHED_BY_8BIT = {256: 0.92, 192: 0.92, 128: 1.06, 64: 0.68}
 TF32_REACHED = 0.97
-IN_PAIRS = 1.2  # of a warpgroup's rate where it skips steps that the other one multiplies
 # Bytes that a multiprocessor gets from the L2 in a cycle: among all, of sampled products, and alone.
-L2_BYTES, SAMPLED_L2_BYTES, MOST_BYTES = 42.0, 48.0, 107.0
+L2_BYTES, SAMPLED_L2_BYTES, MOST_BYTES = 42.0, 44.6, 107.0
 SKEWED = 1.9  # times their bytes that rows take which begin at no multiple of 128 bytes, in two lines of the L2 each
 NORM = 5.4  # how steps bound by both take longer than by the larger one
 MOVED = 0.34  # of the time of a product's bytes in memory that its steps do not hide, or of these that it does not
 START_US, TILE_US = 2.3, 0.5  # the kernel's start; a tile's prologue and epilogue
-COUNTED_US = 1.07  # a sampled product counts all rows' live blocks before it knows its first tile
+COUNTED_US = 0.7  # a sampled product counts all rows' live blocks before it knows its first tile
 TOGETHER = 0.75  # rate of tiles that blocks share
 # Bytes of parts of sums that a multiprocessor writes, and reads, in a cycle: as in `bitmap_spmm`.
 WRITTEN, ADDED = 13, 39
@@ -47,7 +47,8 @@ class Tiles(NamedTuple):
 
     Attributes:
         cluster: thread blocks that share the loads of A.
-        rows: fraction of the steps of a tile in which each of its two halves of rows takes part.
+        rows: fraction of the steps of a tile, or of the columns of a sampled one, in which each half of its rows takes
+            part.
         skewed_a, skewed_b: true if rows of A, and of B, begin at no multiple of 128 bytes.
         samples: true if the mask covers the result.
     """
@@ -71,12 +72,12 @@ class Tiles(NamedTuple):
         is_8bit = isinstance(self.factor, Float8)
         inner = ROW_BYTES // (1 if isinstance(self.factor, Float8) else self.factor.itemsize)
         rate = rates.tensor_products_per_us(self.factor) / self.device.multiprocessors
-        rate *= (REACHED_BY_8BIT if is_8bit else REACHED)[columns]
+        rate *= (REACHED_BY_8BIT if is_8bit else SAMPLED_REACHED if self.samples else REACHED)[columns]
         if self.factor is DType.FLOAT32:
             rate *= TF32_PRODUCTS * TF32_REACHED
-        if self.rows < 1.0:
-            rate /= IN_PAIRS
-        multiplied = TILE_M * columns * inner * self.rows / rate
+        multiplied = (
+            TILE_M * columns * inner * math.sqrt(self.rows) / rate
+        )  # what is skipped saves half of it, about
         a = (SKEWED if self.skewed_a else 1.0) * TILE_M * (1.0 if self.samples else self.rows) / self.cluster
         b = (SKEWED if self.skewed_b else 1.0) * columns
         shared = SAMPLED_L2_BYTES if self.samples else L2_BYTES
@@ -143,10 +144,11 @@ def sampled_us(tiles: Tiles, steps: int, columns: int, narrow: int, count: Count
         wave, left = divmod(max(0.01, wide), tiles.clusters)
         us = wave * tile_us(columns, tiles.clusters)
         remaining = count.narrow
-        if left > 0.5:  # clusters without a wide tile take two narrow ones meanwhile
-            taken = min(remaining, 2 * (tiles.clusters - left))
+        if left > 0.5:  # clusters without a wide tile take narrow ones meanwhile
+            each = tile_us(columns, tiles.clusters) // tile_us(narrow, tiles.clusters)
+            taken = min(remaining, each * (tiles.clusters - left))
             remaining -= taken
-            us += tile_us(columns, min(tiles.clusters, left + taken / 2))
+            us += tile_us(columns, min(tiles.clusters, left + taken / max(1.0, each)))
         if remaining > 0.5:
             turns = math.ceil(remaining / tiles.clusters)
             us += turns * tile_us(narrow, remaining / turns)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import tunable
-from sparsegen.kernels.layouts.copied_ring import PIECE, TILE_M, CopiedTilesConfig
+from sparsegen.kernels.layouts.copied_ring import PIECE, CopiedTilesConfig
 from sparsegen.kernels.masked.copied_tiles import WIDTHS, CopiedTiles
-from sparsegen.matrix.features import Features
-from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import FactorType, SddProblem
 
-# Measured on an H200 at 4096³ with half of the blocks dropped: the least share of a tile's time that columns of their
-# own leave, by blocks of a cluster, as a tile's bytes come through L2 all the same; and the density up to which
-# heuristics take them.
-LEAST_OWN = {1: 0.93, 2: 0.89}
+# Density up to which heuristics take columns of their own: 7 % less time on an H200 at 4096³, half of the blocks live.
 OWN_DENSITY = 0.5
 
 
@@ -49,25 +44,15 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
             "with 8-bit factors all columns of a tile are multiplied",
         )
 
-    def heuristic(self, problem: SddProblem, features: Features, device: Device) -> TmaSddConfig:
-        """Returns the config of `CopiedTiles`; for sparse masks in blocks of 64 rows, with own columns."""
-        found = CopiedTiles.heuristic(self, problem, features, device)
-        own = replace(found, own_columns=True, cluster=1)
+    def _starts(self, problem: SddProblem, device: Device) -> Sequence[TmaSddConfig]:
+        """Returns those of `CopiedTiles`; for sparse masks in blocks of 64 rows, with own columns."""
+        found = CopiedTiles._starts(self, problem, device)
+        own = [replace(config, own_columns=True) for config in found]
         is_sparse = problem.density.share <= OWN_DENSITY
-        return own if is_sparse and self.is_valid(problem, own, device) else found
+        return own if is_sparse and self.is_valid(problem, own[0], device) else found
 
-    def analytic_us(
-        self, problem: SddProblem, features: Features, config: TmaSddConfig, device: Device
-    ) -> float:
-        """Estimates as `CopiedTiles` does; with own columns, warpgroups multiply only the live share of a tile's
-        columns.
-        """
-        whole = CopiedTiles.analytic_us(self, problem, features, config, device)
-        if not config.own_columns:
-            return whole
-        share = problem.density.share
-        union = any_live(share, TILE_M // PIECE)
-        return whole * max(LEAST_OWN[config.cluster], share / union)
+    def _skips(self, problem: SddProblem, config: TmaSddConfig) -> bool:
+        return config.own_columns
 
 
 FAMILY = TmaSdd()

@@ -68,11 +68,6 @@ class QuantizedStreamConfig(Config):
         "rows as they are, or distributed by length so that lanes have equally many nonzeros",
         packs=True,
     )
-    offset_sums: bool = tunable(
-        False,
-        (False, True),
-        "codes of 4 bits are multiplied with their offset, which is subtracted of sums",
-    )
 
 
 class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
@@ -121,10 +116,6 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
             c.ring_chunks - c.depth >= least,
             f"ring_chunks ({c.ring_chunks}) are at least {least}, what a lane may take in a step, and depth "
             f"({c.depth})",
-        )
-        yield Constraint(
-            not c.offset_sums or (unit_of(problem).codes == 2 and problem.dtype is DType.FLOAT16),
-            "offset_sums is for float16 and symmetric codes of 4 bits",
         )
         given = round_up(warps + 1, 4) * WARP
         yield enough_registers(_registers(problem), given, at_a_time=8)

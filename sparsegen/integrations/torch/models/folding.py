@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -55,7 +55,7 @@ def fold_batch_norms(model: nn.Module, example_inputs: object = None) -> tuple[s
         return tuple(fold.norm_name for fold in folds)
     positional, named = arguments_of(example_inputs)
 
-    def run() -> Any:
+    def run() -> object:
         return model(*positional, **named)
 
     with torch.no_grad():
@@ -95,7 +95,7 @@ class _Fold:
 
 
 def _owners(model: nn.Module) -> Counter[int]:
-    """How many names each module has, by its identity."""
+    """Counts the names of each module, by its identity."""
     return Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
 
 
@@ -123,7 +123,7 @@ def _is_foldable(conv: nn.Module, norm: nn.Module) -> bool:
     )
 
 
-def _in_calls(model: nn.Module, run: Run) -> tuple[list[_Fold], Any]:
+def _in_calls(model: nn.Module, run: Run) -> tuple[list[_Fold], object]:
     """Norms that alone get what convolutions gave in a call, and the call's result."""
     owners = _owners(model)
     once = {name: module for name, module in model.named_modules() if name and owners[id(module)] == 1}
@@ -147,7 +147,7 @@ def _in_calls(model: nn.Module, run: Run) -> tuple[list[_Fold], Any]:
 
 @dataclass(slots=True)
 class _Result:
-    """What a call of a convolution gave, and the norm that got it."""
+    """Result of a call of a convolution, and the norm that got it."""
 
     conv: str
     ref: weakref.ref[Tensor]
@@ -177,15 +177,15 @@ class _Watch(TorchFunctionMode):
         result = self._live.get(id(tensor))
         return result if result is not None and result.ref() is tensor else None
 
-    def left(self, conv: str) -> Any:
+    def left(self, conv: str) -> Callable[[nn.Module, object, Tensor], None]:
         def hook(module: nn.Module, args: object, y: Tensor) -> None:
             result = self._live[id(y)] = _Result(conv, weakref.ref(y))
             self._results.append(result)
 
         return hook
 
-    def entered(self, norm: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def entered(self, norm: str) -> Callable[[nn.Module, tuple[object, ...]], None]:
+        def hook(module: nn.Module, args: tuple[object, ...]) -> None:
             self._given[norm] += 1
             if args and (result := self._of(args[0])) is not None:
                 result.norm = norm

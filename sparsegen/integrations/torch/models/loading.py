@@ -66,7 +66,8 @@ def load(
             made[name] = module, _sparse(name, module, parts, policy, db)
         columns = state_dict.get(f"{name}.columns")
         parts = [state_dict.get(f"{name}.product.{part}") for part in PARTS]
-        if is_sparse_convolution(module) and all(isinstance(part, Tensor) for part in (columns, *parts)):
+        are_tensors = all(isinstance(part, Tensor) for part in parts)
+        if is_sparse_convolution(module) and isinstance(columns, Tensor) and are_tensors:
             made[name] = module, _sparse_convolution(name, module, columns, parts, policy, db)
     has_no_data = any(parameter.is_meta for parameter in model.parameters())
     try:
@@ -81,7 +82,7 @@ def load(
 
 
 def _sparse_convolution(
-    name: str, dense: nn.Conv2d, columns: Any, parts: list[Any], run_dense: Dense, db: str | Path | None
+    name: str, dense: nn.Conv2d, columns: Tensor, parts: list[Any], run_dense: Dense, db: str | Path | None
 ) -> SparseConv2d:
     bias = dense.bias is not None
     rows = nn.Linear(len(columns), dense.out_channels, bias, dense.weight.device, dense.weight.dtype)

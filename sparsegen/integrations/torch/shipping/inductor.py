@@ -199,6 +199,11 @@ class _Call:
     namespace: str
     number: int
 
+    def __str__(self) -> str:
+        sizes, launch = tuple(self.one.dense.shape), self.product.launch
+        assert launch is not None
+        return f"{sizes[0]} × {sizes[1]} for {self.one.call.tokens} tokens by {launch.family}"
+
     @property
     def operator(self) -> Any:
         return getattr(torch.ops, self.namespace).linear.default
@@ -250,12 +255,12 @@ class _Call:
 
 
 def _faster_from_python(calls: Sequence[_Call], device: Device) -> list[_Call]:
-    """Those that take no longer than PyTorch's own when Python calls them; one of a kind is timed."""
+    """Calls that take no longer from Python than PyTorch's own; one of a kind is timed."""
     executor, faster = shared_executor(device), dict[Hashable, bool]()
     with on_default_stream(executor):
         for call in calls:
             if call.kind not in faster:
                 ours, dense = in_turn(call.both(), executor, Called.HOST, L2.WARM, calls=CALLS)
                 faster[call.kind] = ours <= dense
-                log.info("%s: %.1f us from Python, PyTorch's %.1f", call.kind, ours, dense)
+                log.info("%s: %.1f us from Python, PyTorch's %.1f", call, ours, dense)
     return [call for call in calls if faster[call.kind]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ LOADER = "load.py"
 # AOTInductor compiles one wrapper for a program whose work is on a GPU: to find which vectors the CPU has would take
 # six processes, to compile headers beforehand pays from the second program on.
 QUICKER = {"cpp.vec_isa_ok": False, "aot_inductor.precompile_headers": False}
+STANDARD_LIBRARY = "libstdc++.so.6"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,8 @@ def _write_program(exported: ExportedProgram, kind: ProgramKind, folder: Path) -
             (folder / SOURCE).write_text(source, encoding="utf-8")
         return
     try:
-        torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=QUICKER)
+        configs = _inductor_configs()
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=configs)
     except Exception as error:  # likewise: of compilers, assemblers, missing headers
         text = str(error).strip()
         raise CompileError(
@@ -268,6 +271,23 @@ def _write_program(exported: ExportedProgram, kind: ProgramKind, folder: Path) -
             f'{one_line(text.partition(chr(10))[0])}; program="exported" ships what torch.export wrote, without it',
             log=text,
         ) from error
+
+
+def _inductor_configs() -> dict[str, object]:
+    """Settings for AOTInductor, as far as this PyTorch has them.
+
+    A wrapper with a C++ library of its own inside, as some compilers link it, crashes when it is loaded: its locales
+    are then in part those of the process's library.
+    """
+    from torch._inductor import config
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    command = [get_cpp_compiler(), f"-print-file-name={STANDARD_LIBRARY}"]
+    place = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    libraries = [f":{STANDARD_LIBRARY}"] if Path(place).is_absolute() else []
+    asked: dict[str, object] = QUICKER | {"aot_inductor.custom_op_libs": libraries}
+    known = config.get_config_copy()
+    return {key: value for key, value in asked.items() if key in known}
 
 
 def write_loader(folder: Path, kind: ProgramKind) -> None:
