@@ -69,13 +69,9 @@ class Entrant:
     def config(self, n: int) -> Any:
         return self.weight.heuristic(n) if isinstance(self.weight, TwoFour) else self.weight.config
 
-    def takes(self, n: int) -> bool:
-        """True if the heuristic has a config for its pattern."""
-        return not isinstance(self.weight, TwoFour) or self.weight.heuristic(n).of_columns == self.weight.of
-
     def compile(self) -> None:
-        """Compiles it for all tokens that it takes."""
-        for n in filter(self.takes, TOKENS):
+        """Compiles it for all tokens."""
+        for n in TOKENS:
             compile_variant(self.config(n), replace(self.weight.problem, n=n), self.weight.compiler)
 
     def run(self, b: Tensor) -> tuple[Run, Tensor]:
@@ -114,8 +110,6 @@ def measure(layer: tuple[int, int], ours: dict[Entrant, Tensor], others: dict[st
     runs = {name: make(b) for name, make in others.items()}
     rows: Rows = [{**where, "what": name, "bytes_per_weight": BYTES[name]} for name in runs]
     for one, exact in ours.items():
-        if not one.takes(n):
-            continue
         runs[one.name], out = one.run(b)
         runs[one.name]()
         error = relative_error(out, exact[:n], f"{one.name}, {where}")

@@ -96,7 +96,7 @@ def test_strips_follow_one_another(
 def test_products_are_those_of_the_numbers(
     of: int, kind: ValueType, device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whole operators: more rows than blocks share on a small GPU; more tokens than it takes go another way."""
+    """Whole operators: more rows than blocks share on a small GPU, tokens of one tile and of two."""
     monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
     rng = np.random.default_rng(1)
     m, k = (9000, 4096) if device == "cuda" else (300, 1024)
@@ -106,9 +106,7 @@ def test_products_are_those_of_the_numbers(
         b = rng.standard_normal((n, k)).astype(np.float16)
         operator = sparsegen.prepare(weight, n=n, dtype="float16", layout="column", device=device)
         variant = operator.variant
-        assert variant is not None
-        chosen = variant.family == FAMILY.name and getattr(variant.config, "of_columns", 0) == of
-        assert chosen == (n == 8)
+        assert variant is not None and variant.family == FAMILY.name and variant.config.of_columns == of
         expected = b.astype(np.float64) @ exact.T
         error = np.linalg.norm(operator(b) - expected) / np.linalg.norm(expected)
         assert error < 1e-3, (n, error)

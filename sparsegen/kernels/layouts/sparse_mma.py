@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # a look-up of spmm imports no other operator
 PITCH, GAP = STRIP + 4, 16  # floats from a token's sums to the next one's; bytes behind a token's activations
 LIST_BYTES = 128  # that say which columns of a unit are chosen
 STEPS = 4  # of a unit
-MOST_TOKENS = 8  # with chosen columns (docs/notes/decode.md)
 FEW_TILES = 2  # of 8 columns of C, up to which sums of two strips are kept
 WORTH_PARTS = 0.8  # blocks that share rows must use the device so much better than one for all columns
 # Fitted to an H200 (docs/notes/decode.md): of a multiprocessor for a unit with 8 columns of C, and for each 8 more.
@@ -91,10 +90,6 @@ class SparseMma(Family[P, C]):
         c = config
         yield from self.scope(problem)
         yield capable(device, self.first_capability(problem))
-        yield Constraint(
-            c.of_columns == CHOSEN or problem.n <= MOST_TOKENS,
-            f"chosen columns are for {MOST_TOKENS} columns of C at most ({problem.n}): more met an illegal instruction",
-        )
         scales = self._scales(problem, c)
         yield Constraint(
             scales <= STEPS,
