@@ -78,6 +78,25 @@ def tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return make_tables
 
 
+def test_low_bits_beside_dense_ones_of_as_many(tables: Any, tmp_path: Path) -> None:
+    assert "no `low_bit_race.json.xz`" in tables.TABLES["low-bit"]()
+    times = {"humming_w4": 20.0, "humming_w8": 40.0, "humming_fp8": 33.0, "50% int4": 25.0, "50% e4m3": 30.0}
+    rows = [
+        {"m": 512, "k": 256, "n": n, "what": what, "us": us * n, "state": "1" * 40}
+        for n in (8, 1)
+        for what, us in times.items()
+    ]
+    facts = {"device": "a GPU", "driver": "1", "date": "2026-01-01", "command": "it"}
+    publish_text(tmp_path / "low_bit_race.json.xz", json.dumps(facts | {"rows": rows}))
+    lines = tables.TABLES["low-bit"]().splitlines()
+    assert lines[0] == "| 1, 4, 8, 16 tokens | 512 × 256 |"
+    assert "| `int4`, 50 % / dense 4 bits | 0.80, –, 0.80, – |" in lines
+    assert "| `e4m3`, 50 % zeros / dense 8 bits | 1.10, –, 1.10, – |" in lines
+    assert (
+        "| `int4`, 2:4 / dense 4 bits | – |" in lines and "| dense 8 bits, µs | 33.0, –, 264.0, – |" in lines
+    )
+
+
 def made(tables: Any, name: str) -> str:
     return str(tables.TABLES[name]())
 
