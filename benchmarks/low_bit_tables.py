@@ -32,7 +32,7 @@ def race(devices: Sequence[Path]) -> str:
     """Times of dense products of as many bits over ours, 1, 4, 8 and 16 tokens, by layers; above 1 ours is faster."""
     found = [file for device in devices if (file := device / FILE).is_file()]
     if not found:
-        return f"Not measured yet: there is no `{FILE}` (benchmarks/README.md)."
+        return "Not measured yet: see `benchmarks.low_bit_race` (benchmarks/README.md)."
     document = read_document(found[-1])
     rows = [row for row in document["rows"] if "us" in row]
     times: Times = {((row["m"], row["k"]), row["n"], row["what"]): row["us"] for row in rows}

@@ -15,6 +15,7 @@ from gpu_ring import LOST, NOT_RUN, Ledger, Turns, group_of, in_turns
 from patience import LONG, patience
 from sharing import DISTRIBUTION
 
+from sparsegen import backends
 from sparsegen.errors import LaunchError
 from sparsegen.kernels import families
 from sparsegen.testing.cover import short_ring
@@ -119,7 +120,7 @@ def test_a_failure_that_lost_the_device_is_noticed(fault: str, monkeypatch: pyte
             raise LaunchError(fault)
 
     executor = SimpleNamespace(activate=lambda: None, synchronize=synchronize)
-    monkeypatch.setattr(gpu_ring.backends, "gpu_devices", lambda: ["a GPU"])
+    monkeypatch.setattr(backends, "gpu_devices", lambda: ["a GPU"])
     monkeypatch.setattr(gpu_ring, "shared_executor", lambda device: executor)
     for failed in (False, True):
         item: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
