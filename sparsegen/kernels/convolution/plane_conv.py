@@ -28,7 +28,8 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
 HELD_WORDS = 32  # registers of a thread for elements on their way to shared memory
-AT_ONCE = 8  # loads of weights of 2 bytes that a thread has on their way, see lib/copy/element_copy
+# Of an odd number of channels of 16 bits: pieces of weights that a thread has on their way; its loads for an element.
+SHIFTED, SHIFTED_LOADS = 4, 5 / 8
 USUAL_WEIGHTS = 96 << 10  # bytes of shared memory that weights take at most, if narrower chunks can take less
 # Microseconds beside the products, the share of the tensor cores' rate that is reached and the cost of fragments are
 # those of `window_conv`, whose products these are. Cycles of a warp's load are counted: four for the rows of a
@@ -82,7 +83,8 @@ class PlaneConv(UnitTiles[PlaneConvConfig]):
         yield Constraint(p.layout.has_planes, f"channels lie in planes (layout {p.layout})")
         yield countable_outputs(p)
         yield Constraint(
-            p.height * p.width < LARGEST_COORDINATE, "pixels of a plane are counted with 31 bits"
+            LOAD_BYTES // p.dtype.itemsize * p.height * p.width < LARGEST_COORDINATE,
+            "pixels of a few planes are counted with 31 bits",
         )
 
     def constraints(
@@ -131,10 +133,13 @@ class PlaneConv(UnitTiles[PlaneConvConfig]):
         # Loads of a thread, and how often it waits for some of them.
         size, weights = p.dtype.itemsize, widest_vector(p.group_channels, p.dtype)
         pixels = c.tile_m // UNIT_OUTPUTS * _window_vectors(p) * c.chunk / threads
-        filters = c.tile_n * p.taps * c.chunk / weights / threads
+        filters = c.tile_n * p.taps * c.chunk / threads
         waits = math.ceil(pixels * max(1.0, widest_vector(p.width, p.dtype) * size / 4) / HELD_WORDS)
         if weights * size < LEAST_ASYNC:
-            waits += math.ceil(filters / AT_ONCE)
+            waits += math.ceil(filters * size / LOAD_BYTES / SHIFTED)
+            filters *= SHIFTED_LOADS
+        else:
+            filters /= weights
         issuing = (pixels + filters) * threads / WARP * LOAD_CYCLES / rates.clock_mhz
         of_chunk = ARRIVED_US * waits + together * (issuing + products / own_rate)
         waiting = self.rounds_of_block(p, c, device) * chunks * of_chunk
