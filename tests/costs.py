@@ -78,9 +78,7 @@ class Costs:
                 kept[file][kind] = _grouped(tests)
         for file, seconds in self.seconds.items():
             kept[file]["seconds"] = seconds
-        lines = (
-            f"{json.dumps(file)}: {json.dumps(of, ensure_ascii=False)}" for file, of in sorted(kept.items())
-        )
+        lines = (f"{json.dumps(file)}: {json.dumps(of, ensure_ascii=False)}" for file, of in sorted(kept.items()))
         FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
     def is_long(self, name: str) -> bool:
