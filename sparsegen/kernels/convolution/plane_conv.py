@@ -133,13 +133,13 @@ class PlaneConv(UnitTiles[PlaneConvConfig]):
         # Loads of a thread, and how often it waits for some of them.
         size, weights = p.dtype.itemsize, widest_vector(p.group_channels, p.dtype)
         pixels = c.tile_m // UNIT_OUTPUTS * _window_vectors(p) * c.chunk / threads
-        filters = c.tile_n * p.taps * c.chunk / threads
+        of_taps = c.tile_n * p.taps * c.chunk / threads
         waits = math.ceil(pixels * max(1.0, widest_vector(p.width, p.dtype) * size / 4) / HELD_WORDS)
         if weights * size < LEAST_ASYNC:
-            waits += math.ceil(filters * size / LOAD_BYTES / SHIFTED)
-            filters *= SHIFTED_LOADS
+            waits += math.ceil(of_taps * size / LOAD_BYTES / SHIFTED)
+            filters = of_taps * SHIFTED_LOADS
         else:
-            filters /= weights
+            filters = of_taps / weights
         issuing = (pixels + filters) * threads / WARP * LOAD_CYCLES / rates.clock_mhz
         of_chunk = ARRIVED_US * waits + together * (issuing + products / own_rate)
         waiting = self.rounds_of_block(p, c, device) * chunks * of_chunk
