@@ -127,8 +127,8 @@ class PlaneConv(UnitTiles[PlaneConvConfig]):
         p, c, rates, threads = problem, config, device.expected_rates, threads_of(config)
         chunks, together = ceil_div(p.group_channels, c.chunk), self.together(p, c, device)
         reached = REACHED_FLOAT32 if p.dtype is DType.FLOAT32 else REACHED
-        products = c.tile_m * c.tile_n * c.chunk * p.taps
-        products *= BESIDE_FRAGMENTS + FRAGMENTS * (c.warps_m / c.tile_m + c.warps_n / c.tile_n)
+        fragments = BESIDE_FRAGMENTS + FRAGMENTS * (c.warps_m / c.tile_m + c.warps_n / c.tile_n)
+        products = fragments * c.tile_m * c.tile_n * c.chunk * p.taps
         own_rate = reached * rates.tensor_products_per_us(p.dtype) / device.multiprocessors
         # Loads of a thread, and how often it waits for some of them.
         size, weights = p.dtype.itemsize, widest_vector(p.group_channels, p.dtype)
