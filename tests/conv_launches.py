@@ -14,6 +14,7 @@ from sparsegen.kernels import families
 from sparsegen.kernels.convolution.halo_conv import HaloConvConfig
 from sparsegen.kernels.convolution.halo_conv_weights import HaloConvWeightsConfig
 from sparsegen.kernels.convolution.mma_conv import MmaConvConfig
+from sparsegen.kernels.convolution.plane_conv import PlaneConvConfig
 from sparsegen.kernels.convolution.strip_conv import StripConvConfig
 from sparsegen.kernels.convolution.tile_conv import TileConvConfig
 from sparsegen.kernels.convolution.window_conv import WindowConvConfig
@@ -28,6 +29,7 @@ from sparsegen.verify.bounds import worst_error
 HALO = HaloConvConfig(tile_n=32, chunk=16, group_units=1, input_stages=2, weight_stages=3)
 MMA = MmaConvConfig(tile_m=64, tile_n=32, step=16, warps_m=2, warps_n=1, stages=2, resident=1)
 WINDOW = WindowConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=1, stages=2, resident=1)
+PLANE = PlaneConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=1, resident=1)
 TILE = TileConvConfig(tile_n=32, step=8)
 STRIP = StripConvConfig(units_down=2, units_across=4, threads=128)
 HALO_WEIGHTS = HaloConvWeightsConfig(tile_m=128, tile_n=64, tap_rows=3, stages=2, parts=3)

@@ -15,9 +15,11 @@ from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.dense_or_sparse import Source, Time
 from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import NoVariantError
+from sparsegen.kernels.attention.fused_attention import FusedAttention, FusedAttentionConfig
+from sparsegen.kernels.attention.key_tiles import tile_counts
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
-from sparsegen.matrix.features import Features, occupied_blocks
+from sparsegen.matrix.features import Features
 from sparsegen.measure.decision import (
     Entrants,
     Implementations,
@@ -37,9 +39,8 @@ from sparsegen.settings import Settings
 from sparsegen.tuning_db.records import Task, Workload
 from sparsegen.tuning_db.shared_layers import described
 
-TILE = 64  # queries and keys of the tiles by which holes in a mask are judged
 # Time of a multiprocessor that a partial block of 128 x 128 takes beside a full one, forward and backward (H200).
-PARTIAL_US = {BlockAttentionProblem: 1.6, BlockAttentionBackwardProblem: 6.0}
+PARTIAL_US = {BlockAttentionProblem: 0.35, BlockAttentionBackwardProblem: 7.0}
 PARTIAL_PLACES = 128 * 128
 PASSES = 3.5  # of the steps' forward pass, with its two products, that both passes take, with seven
 
@@ -287,10 +288,9 @@ def _steps_estimate(choices: list[Choice], mask: CsrMatrix, device: Device) -> f
 
 
 def _fused_estimate(choice: Choice, mask: CsrMatrix, device: Device) -> float:
-    """Microseconds that the fused kernel should take: as for a mask without holes, of the tiles that hold a nonzero."""
-    m, n = mask.shape
-    places = min(occupied_blocks(mask, TILE) * TILE * TILE, m * n)
-    whole = Features(m, n, m * n, float(n), 0.0, n, 1.0)
-    launch_us = device.expected_rates.launch_us
-    of_whole = choice.family.predicted_us(choice.problem, whole, device) - launch_us
-    return launch_us + of_whole * places / max(1, m * n)
+    """Microseconds that the fused kernel should take, by the mask's own tiles."""
+    family, config = choice.family, choice.config
+    assert isinstance(family, FusedAttention) and isinstance(config, FusedAttentionConfig), family
+    assert isinstance(choice.problem, SparseAttentionProblem), choice.problem
+    counts = tile_counts(mask, config.tile_m, config.tile_n)
+    return family.counted_us(choice.problem, counts, config, device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,22 @@ import pytest
 import sparsegen
 from sparsegen import masks
 from sparsegen.attention.block_form import BLOCKS, block_forms
-from sparsegen.attention.choice import Request, decide_blocks
+from sparsegen.attention.choice import AttentionImplementation, Request, decide_blocks, expected_times
 from sparsegen.dispatch.options import OnMiss
 from sparsegen.errors import NoVariantError
+from sparsegen.kernels.attention.fused_attention import FusedAttention, FusedAttentionConfig
+from sparsegen.kernels.attention.key_tiles import tile_counts
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.formats import as_mask
-from sparsegen.matrix.generators import random_uniform
-from sparsegen.operators import BlockAttentionProblem, DType, Span
+from sparsegen.matrix.generators import random_blocks, random_uniform
+from sparsegen.operators import BlockAttentionProblem, DType, Span, SparseAttentionProblem
 from sparsegen.tuning.prediction.targets import find_target
 
 TOKENS, HEADS, HEAD_DIM = 200, 2, 64
+MEASURED = (
+    Path(__file__).parents[2] / "benchmarks" / "results" / "nvidia-h200-sm90" / "attention_masks_381.json.xz"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +142,7 @@ def test_masks_of_whole_blocks_run_by_them(mask: CsrMatrix, block: tuple[int, in
 
 def test_other_masks_keep_other_ways() -> None:
     few = random_uniform(4096, 4096, 0.015, seed=0)
-    assert decide_blocks(asked(few)) is None and decide_blocks(asked(masks.blocks(4096, 32, 1, 3))) is None
+    assert decide_blocks(asked(few)) is None
     whole = masks.blocks(4096, 128, 1, 3)
     for request in (asked(whole, DType.FLOAT32), asked(whole, head_dim=12)):
         assert decide_blocks(request) is None
@@ -152,6 +159,53 @@ def test_what_no_kernel_takes_is_refused_by_name() -> None:
 def test_steps_alone_have_gradients() -> None:
     """The fused kernel counts where nothing is trained."""
     mask = masks.blocks(4096, 128, 1, 3)
-    assert decide_blocks(asked(mask)) is None  # fused takes less
-    found = decide_blocks(asked(mask), trains=True)
-    assert found is not None and "fused" not in found.decision.why
+    forward, both = decide_blocks(asked(mask)), decide_blocks(asked(mask), trains=True)
+    assert forward is not None and "fused" in forward.decision.why
+    assert both is not None and "fused" not in both.decision.why
+
+
+def mask_of(row: dict[str, Any]) -> CsrMatrix:
+    """The mask of a row of `benchmarks.attention_masks` --part fixed."""
+    tokens, share, seed = row["tokens"], row["share"], row["seed"]
+    if row["window"]:
+        return masks.sliding_window(tokens, row["window"])
+    if row["block"]:
+        return random_blocks(tokens, tokens, row["block"], share, seed)
+    return random_uniform(tokens, tokens, share, seed)
+
+
+def fixed_rows() -> list[dict[str, Any]]:
+    """Measured rows of masks that do not change, on an H200."""
+    rows = json.loads(lzma.decompress(MEASURED.read_bytes()))["rows"]
+    return [row for row in rows if row["part"] == "fixed"]
+
+
+def test_what_was_fastest_is_chosen() -> None:
+    """And predicted times of blocks and steps are near those that were found."""
+    rows = fixed_rows()
+    assert len(rows) == 8
+    for row in rows:
+        request = asked(mask_of(row), head_dim=row["head_dim"])
+        for name, trains in (("forward_us", False), ("training_us", True)):
+            found = {implementation: row[name][implementation] for implementation in row[f"expected_{name}"]}
+            expected = expected_times(request, trains=trains)
+            assert min(expected, key=lambda one: expected[one].us) == min(
+                found, key=lambda one: found[one]
+            ), row
+            for one in (AttentionImplementation.BLOCKS, AttentionImplementation.STEPS):
+                assert 0.7 < expected[one].us / found[one] < 1.5, (row, expected)
+
+
+def test_the_fused_kernels_time_follows_from_counted_tiles() -> None:
+    """Of the configs that were measured then: longest rows count where blocks live, and bits do not."""
+    fused = FusedAttention()
+    for row in fixed_rows():
+        config = (
+            FusedAttentionConfig(tile_m=256, warps=8) if row["block"] else FusedAttentionConfig(tile_m=128)
+        )
+        tokens = row["tokens"]
+        kind = {"k": row["head_dim"], "dtype": DType.FLOAT16, "batch": row["heads"]}
+        problem = SparseAttentionProblem(m=tokens, n=tokens, **kind)
+        counts = tile_counts(mask_of(row), config.tile_m, config.tile_n)
+        expected = fused.counted_us(problem, counts, config, find_target("nvidia-h200").device)
+        assert expected == pytest.approx(row["forward_us"]["fused"], rel=0.15), row

@@ -7,7 +7,7 @@ import pytest
 
 from sparsegen import masks
 from sparsegen.kernels.attention import key_tiles
-from sparsegen.kernels.attention.key_tiles import FULL, KeyTiles
+from sparsegen.kernels.attention.key_tiles import FULL, KeyTiles, tile_counts
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.testing.matrices import csr, matrices
 
@@ -38,6 +38,7 @@ def test_the_lists_hold_the_mask(name: str, shape: tuple[int, int]) -> None:
     mask = matrices()[name]
     found = KeyTiles.of(mask, *shape)
     assert found.counts.size == -(-mask.shape[0] // shape[0])
+    np.testing.assert_array_equal(tile_counts(mask, *shape), found.counts)
     got = dense(found, *shape, mask.shape)
     m, n = mask.shape
     np.testing.assert_array_equal(got[:m, :n], places(mask))
@@ -50,6 +51,7 @@ def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     for chunk in (1, 1000):
         monkeypatch.setattr(key_tiles, "CHUNK", chunk)
         parts = KeyTiles.of(mask, 64, 32)
+        np.testing.assert_array_equal(tile_counts(mask, 64, 32), whole.counts)
         for name in ("counts", "keys"):
             np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
         np.testing.assert_array_equal(dense(parts, 64, 32, mask.shape), dense(whole, 64, 32, mask.shape))

@@ -12,6 +12,7 @@ from conv_launches import (
     HALO_WEIGHTS,
     HALO_WEIGHTS_IN_TURNS,
     MMA,
+    PLANE,
     STRIP,
     TILE,
     WINDOW,
@@ -55,6 +56,7 @@ def problem(config: Any, height: int, width: int, **fields: Any) -> Any:
             (MMA, {}),
             (MMA, PLANES),
             (WINDOW, {"channels": 40}),
+            (PLANE, {"channels": 43, **PLANES}),
             (TILE, {}),
             (TILE, PLANES),
             (STRIP, FEW),
@@ -99,6 +101,7 @@ def test_rows_of_more_blocks_than_a_word_has(
 @pytest.mark.parametrize(
     ("config", "block", "fields"),
     [
+        *((PLANE, block, {"mask_of": m, **PLANES}) for block in ("8x40", "3x5") for m in MaskOf),
         *((WINDOW, block, {"mask_of": m}) for block in ("8x40", "8x256", "3x5") for m in MaskOf),
         *((config, block, {}) for config in (HALO_WEIGHTS, WINDOW_WEIGHTS) for block in (8, "8x40", "8x256")),
     ],
@@ -118,6 +121,7 @@ def test_rows_of_more_units_than_a_word_has(
     [
         (replace(MMA, tile_n=16, warps_n=1), {"rest": "kept"}),
         (replace(WINDOW, tile_n=16, warps_n=1), {"rest": "kept"}),
+        (replace(PLANE, tile_n=16, warps_n=1), {"rest": "kept", **PLANES}),
         (replace(WINDOW_WEIGHTS, taps=1, parts=1), {}),
     ],
     ids=name,
@@ -142,6 +146,7 @@ def test_more_units_than_are_counted_or_listed_at_a_time(
                 (replace(MMA, tile_n=16), {"dtype": DType.FLOAT32, "rest": "kept", **PLANES}),
                 (replace(MMA, tile_n=16), {"dtype": DType.BFLOAT16, "rest": "filled", **PLANES}),
                 *((replace(WINDOW, tile_n=16), {"dtype": dtype}) for dtype in DType),
+                *((replace(PLANE, tile_n=16), {"dtype": dtype, **PLANES}) for dtype in DType),
                 *((replace(WINDOW_WEIGHTS, tile_m=16, warps_m=1, warps_k=2), {"dtype": t}) for t in DType),
             )
         )
@@ -169,16 +174,24 @@ def test_groups_strides_dilation_and_blocks_of_any_size(
     assert worst(problem(config, 37, 41, **some, **more), config, emulator_toolchain) <= 1
 
 
-@pytest.mark.parametrize("config", [MMA, WINDOW, replace(WINDOW_WEIGHTS, tile_n=32, warps_k=2)], ids=name)
-def test_float32_is_exact_to_float32(config: Any, emulator_toolchain: EmulatorToolchain) -> None:
+@pytest.mark.parametrize(
+    ("config", "fields"),
+    [(MMA, {}), (WINDOW, {}), (PLANE, PLANES), (replace(WINDOW_WEIGHTS, tile_n=32, warps_k=2), {})],
+    ids=name,
+)
+def test_float32_is_exact_to_float32(
+    config: Any, fields: dict[str, Any], emulator_toolchain: EmulatorToolchain
+) -> None:
     """One TF32 product would lose 13 bits: the bound is that of float32."""
-    p = problem(config, 16, 16, channels=64, dtype="float32", density=1.0)
+    p = problem(config, 16, 16, channels=64, dtype="float32", density=1.0, **fields)
     assert worst(p, config, emulator_toolchain) <= 1
 
 
-@pytest.mark.parametrize("family", ["mma_conv", "window_conv"])
-def test_large_problems_get_large_tiles(family: str) -> None:
-    large = conv(512, 512, channels=128, filters=128, batch=8, mask_block=16, density=0.5)
+@pytest.mark.parametrize(
+    ("family", "fields"), [("mma_conv", {}), ("window_conv", {}), ("plane_conv", PLANES)], ids=str
+)
+def test_large_problems_get_large_tiles(family: str, fields: dict[str, Any]) -> None:
+    large = conv(512, 512, channels=128, filters=128, batch=8, mask_block=16, density=0.5, **fields)
     small = replace(large, height=64, width=64, batch=1)
     heuristic = families()[family].heuristic
     most, least = (heuristic(p, p.features(p.without_pattern), H100) for p in (large, small))

@@ -8,25 +8,26 @@ from typing import Any
 import pytest
 from tuning_samples import H100
 
-from sparsegen.kernels.convolution import mma_conv, window_conv
+from sparsegen.kernels.convolution import mma_conv, plane_conv, window_conv
 from sparsegen.kernels.convolution.masked_convolution import UNIT_OUTPUTS, filter_tiles, units_of
 from sparsegen.kernels.convolution.unit_tiles import UnitTiles
 from sparsegen.operators import MaskedConv2dProblem
 
 each_family = pytest.mark.parametrize(
-    "family", [mma_conv.FAMILY, window_conv.FAMILY], ids=lambda family: family.name
+    "family", [mma_conv.FAMILY, plane_conv.FAMILY, window_conv.FAMILY], ids=lambda family: family.name
 )
 
 
-def conv(**options: Any) -> MaskedConv2dProblem:
-    sizes = {"channels": 64, "filters": 128, "batch": 2, "dtype": "float16", "density": 1.0, **options}
-    return MaskedConv2dProblem.of((64, 96), **sizes)
+def conv(family: UnitTiles[Any], **options: Any) -> MaskedConv2dProblem:
+    layout = "nchw" if family is plane_conv.FAMILY else "nhwc"
+    sizes = {"channels": 64, "filters": 128, "batch": 2, "dtype": "float16", "density": 1.0, "layout": layout}
+    return MaskedConv2dProblem.of((64, 96), **{**sizes, **options})
 
 
 @each_family
 @pytest.mark.parametrize("filters", [24, 128, 320])
 def test_every_tile_of_filters_has_as_many_blocks(family: UnitTiles[Any], filters: int) -> None:
-    p = conv(filters=filters)
+    p = conv(family, filters=filters)
     for shape in family.shapes:
         blocks = family.launch(p, shape, {}, H100).grid[0]
         tiles = filter_tiles(p, shape.tile_n)
@@ -36,7 +37,7 @@ def test_every_tile_of_filters_has_as_many_blocks(family: UnitTiles[Any], filter
 
 @each_family
 def test_rounds_hold_every_output_of_every_tile_of_filters(family: UnitTiles[Any]) -> None:
-    p = conv(filters=320)
+    p = conv(family, filters=320)
     for shape in family.shapes:
         rounds = family.rounds(p, shape, H100)
         blocks = family.launch(p, shape, {}, H100).grid[0]
@@ -59,7 +60,7 @@ def test_rounds_hold_every_output_of_every_tile_of_filters(family: UnitTiles[Any
     ids=str,
 )
 def test_every_problem_has_a_valid_config(family: UnitTiles[Any], options: dict[str, Any]) -> None:
-    p = conv(**options)
+    p = conv(family, **options)
     features = p.features(p.without_pattern)
     for found in (family.heuristic(p, features, H100), *family.alternatives(p, features, H100)):
         assert family.broken_constraints(p, found, H100) == []

@@ -9,6 +9,7 @@ import numpy as np
 
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.system.integers import ceil_div
+from sparsegen.system.threads import in_threads
 
 WORD = 32  # keys whose bits are a word
 CHUNK = 1 << 23  # nonzeros, or tiles that might be listed, worked on at a time: bounds memory
@@ -54,6 +55,25 @@ class KeyTiles:
         different, number = _different(np.concatenate(words))
         numbers = np.append(number, FULL).astype(np.int32)  # FULL is the last
         return cls(counts, np.concatenate(keys), numbers[np.concatenate(bits)], different)
+
+
+def tile_counts(mask: CsrMatrix, height: int, width: int) -> Array:
+    """Returns how many tiles of ``width`` keys each tile of ``height`` queries sees (int64): `KeyTiles.counts` without
+    the rest.
+    """
+    across = max(1, ceil_div(mask.shape[1], width))
+
+    def counted(tiles: tuple[int, int]) -> Array:
+        start, stop = tiles
+        offsets = mask.row_offsets[start * height : min(stop * height, mask.shape[0]) + 1]
+        begins = np.arange(offsets.size - 1) // height * across
+        held = np.zeros((stop - start) * across, dtype=bool)
+        held[np.repeat(begins, np.diff(offsets)) + mask.column_indices[offsets[0] : offsets[-1]] // width] = (
+            True
+        )
+        return np.count_nonzero(held.reshape(-1, across), axis=1)
+
+    return np.concatenate([np.zeros(0, np.int64), *in_threads(counted, _chunks(mask, height, width))])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

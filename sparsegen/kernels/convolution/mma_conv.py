@@ -15,7 +15,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
     result_constants,
 )
 from sparsegen.kernels.convolution.unit_lists import list_bytes
-from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig
+from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig, stored_along_rows
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.loads import BEGUN_US, LEAST_ASYNC, LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
@@ -123,12 +123,13 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         }
 
     def _stored(self, problem: MaskedConv2dProblem) -> int:
-        """Outputs that follow one another and are stored together: where the mask asks for all of them, or for none."""
+        """Outputs that follow one another and are stored together."""
         p = problem
-        if not p.layout.has_planes:
-            return widest_vector(p.filters // p.groups.count, p.dtype)
-        together = p.mask_of.is_of_input or has_whole_units(p)
-        return widest_vector(p.out_width, p.dtype) if together else 1
+        return (
+            stored_along_rows(p)
+            if p.layout.has_planes
+            else widest_vector(p.filters // p.groups.count, p.dtype)
+        )
 
     def analytic_us(
         self, problem: MaskedConv2dProblem, features: Features, config: MmaConvConfig, device: Device

@@ -19,7 +19,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 )
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import SCHEDULERS
-from sparsegen.kernels.layouts.loads import SECTOR, partial_stores_us
+from sparsegen.kernels.layouts.loads import SECTOR, partial_stores_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 from sparsegen.matrix.features import Features
 from sparsegen.operators import MaskedConv2dProblem, MaskOf, Rest
@@ -174,3 +174,9 @@ class UnitTiles(MaskedConvolution[C]):
         """The thread blocks of each tile of filters, which share the units."""
         tiles = filter_tiles(problem, config.tile_n)
         return max(1, device.multiprocessors * config.resident // tiles)
+
+
+def stored_along_rows(problem: MaskedConv2dProblem) -> int:
+    """Outputs of a plane that are stored together, of a row: the mask asks for all of them, or for none."""
+    together = problem.mask_of.is_of_input or has_whole_units(problem)
+    return widest_vector(problem.out_width, problem.dtype) if together else 1
