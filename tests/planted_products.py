@@ -208,7 +208,8 @@ RIGHT = {
         {
             "no wait for activations": ("k, n);\n  __syncthreads();", "k, n);"),
             "the first step's columns": ("list >> (step + i) * 8 & 0xff", "list & 0xff"),
-            "columns in order": ("(e + vector * 2) % 8", "e"),
+            "columns in order": ("(column + second + vector * 2) % 8", "(column + second) % 8"),
+            "columns exchanged": ("second != 0 ? 0x7632u", "second == 0 ? 0x7632u"),
             "another layer's columns": ("31 - __clz(layers)", "0"),
             "one tile of tokens": ("fours + j * activations.tile_bytes", "fours"),
             "the strip before": ("metadata += next_strip * kMetadataBytes", "metadata += 0"),
