@@ -197,7 +197,7 @@ def test_what_was_fastest_is_chosen() -> None:
 
 
 def test_the_fused_kernels_time_follows_from_counted_tiles() -> None:
-    """Of the configs that were measured then: longest rows count where blocks live, and bits do not."""
+    """The configs are those that were measured then."""
     fused = FusedAttention()
     for row in fixed_rows():
         config = (

@@ -231,7 +231,7 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
     def counted_us(
         self, problem: SparseAttentionProblem, counts: Array, config: FusedAttentionConfig, device: Device
     ) -> float:
-        """Expected time where each tile of queries sees so many tiles of keys (`tile_counts`).
+        """Expected time for a mask where each tile of queries sees ``counts`` tiles of keys (`tile_counts`).
 
         The multiprocessors share the work evenly, but the longest tile of queries is a thread block's alone.
         """
@@ -289,8 +289,8 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
 def expected_tiles(features: Features, height: int, width: int) -> float:
     """About how many aligned tiles hold a nonzero, from features.
 
-    Nonzeros are taken to be spread evenly over a part of the mask, and tiles outside it to be empty: so many nonzeros
-    as blocks of 16 have that hold any are chance in a part of one size alone.
+    Nonzeros are taken to be spread evenly over a part of the mask, and tiles outside it to be empty: only one size of
+    that part has blocks of 16 with as many nonzeros, of those that hold any.
     """
     if not features.nnz:
         return 0.0

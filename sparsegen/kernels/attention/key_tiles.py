@@ -68,10 +68,10 @@ def tile_counts(mask: CsrMatrix, height: int, width: int) -> Array:
         offsets = mask.row_offsets[start * height : min(stop * height, mask.shape[0]) + 1]
         begins = np.arange(offsets.size - 1) // height * across
         held = np.zeros((stop - start) * across, dtype=bool)
-        held[np.repeat(begins, np.diff(offsets)) + mask.column_indices[offsets[0] : offsets[-1]] // width] = (
-            True
-        )
-        return np.count_nonzero(held.reshape(-1, across), axis=1)
+        columns = mask.column_indices[offsets[0] : offsets[-1]]
+        held[np.repeat(begins, np.diff(offsets)) + columns // width] = True
+        found: Array = held.reshape(-1, across).sum(axis=1)
+        return found
 
     return np.concatenate([np.zeros(0, np.int64), *in_threads(counted, _chunks(mask, height, width))])
 
