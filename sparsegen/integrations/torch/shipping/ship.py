@@ -283,7 +283,7 @@ def _inductor_configs() -> dict[str, object]:
     from torch._inductor.cpp_builder import get_cpp_compiler
 
     command = [get_cpp_compiler(), f"-print-file-name={STANDARD_LIBRARY}"]
-    place = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    place = subprocess.run(command, capture_output=True, encoding="utf-8", check=False).stdout.strip()
     libraries = [f":{STANDARD_LIBRARY}"] if Path(place).is_absolute() else []
     asked: dict[str, object] = QUICKER | {"aot_inductor.custom_op_libs": libraries}
     known = config.get_config_copy()
