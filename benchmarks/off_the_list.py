@@ -3,9 +3,10 @@
     python -m benchmarks.off_the_list --compile-for nvidia-h200   # no GPU: fills the cache
     python -m benchmarks.off_the_list [--minutes 1] [--into FOLDER]
 
-Products are in float16 with half of the blocks live, weights as PyTorch stores them; convolutions in float16, 3 × 3,
-as many filters as channels, blocks of 16 × 16 outputs. Each row has our kernel without a search, the default call from
-Python and in a graph, and the dense libraries. Every row is written at once. Given again, it goes on.
+Products are in float16 with half of the blocks live, weights as PyTorch stores them; convolutions in float16, of blocks
+of 16 × 16 outputs, 3 × 3 with as many filters as channels, a stride of 2, 5 × 5 and 1 × 1. Each row has our kernel
+without a search, the default call from Python and in a graph, and the dense libraries. Every row is written at once.
+Given again, it goes on.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ from sparsegen.operators import (
     DsdProblem,
     DsdTransposedProblem,
     DType,
+    FilterSize,
     Layout,
     MaskedConv2dProblem,
+    Padding,
     Problem,
     SddProblem,
+    Stride,
 )
 from sparsegen.tuning.prediction.targets import find_target
 
@@ -60,6 +64,13 @@ CONVOLUTIONS = (
     ((16, 64, 160, 160), (0.5,)),
     ((8, 256, 96, 96), (0.5,)),
 )
+OTHER_CONVOLUTIONS = (
+    MaskedConv2dProblem(384, 384, 64, 128, DType.FLOAT16, batch=2, stride=Stride(2, 2)),
+    MaskedConv2dProblem(300, 260, 48, 80, DType.FLOAT16, filter_size=FilterSize(5, 5), padding=Padding(2, 2)),
+    MaskedConv2dProblem(
+        300, 260, 192, 64, DType.FLOAT16, filter_size=FilterSize(1, 1), padding=Padding(0, 0)
+    ),
+)
 
 
 def problems() -> Iterator[Problem]:
@@ -80,6 +91,7 @@ def problems() -> Iterator[Problem]:
                 batch=images,
                 density=Density(share),
             )
+    yield from OTHER_CONVOLUTIONS
 
 
 def cases() -> list[Case]:

@@ -46,6 +46,7 @@ def _line(problem: object) -> str:
         return f"{m} × {k} × {n}, blocks of {problem.block.rows}"
     assert isinstance(problem, MaskedConv2dProblem), problem
     sizes = f"{problem.batch} × {problem.channels} × {problem.height} × {problem.width}"
+    sizes += f" → {problem.filters}" if problem.filters != problem.channels else ""
     return f"`masked_conv2d` {sizes}, {problem.density.share:.0%} live"
 
 
