@@ -41,6 +41,8 @@ class ForwardAttentionFamily(BlockAttentionFamily[BlockAttentionProblem, C]):
 def forward_constants(problem: BlockAttentionProblem, queries: int, stage_keys: int) -> dict[str, Value]:
     """Returns what templates need to know of a problem, and of tiles of these numbers of queries and keys."""
     rows, keys = mask_block(problem)
+    if not problem.has_mask:
+        rows = max(rows, queries)  # a tile's queries follow one another
     return {
         "dtype": problem.dtype.value,
         "head_dim": in_steps(problem.head_dim),
