@@ -273,8 +273,9 @@ class Trained:
     def __init__(self, network: str, seed: int, sizes: Sizes, setting: Setting) -> None:
         import torch
 
-        torch.backends.cuda.matmul.allow_tf32 = True
         self.network, self.seed, self.sizes, self.place = network, seed, sizes, setting.place
+        if self.place.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = True
         self.task = _text_task(sizes, setting) if network == "transformer" else _digit_task(sizes, setting)
         torch.manual_seed(seed)
         self.model = self.task.model().to(self.place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,15 @@ from sparsegen.plan import tf32  # noqa: E402
 from sparsegen.tuning.prediction.targets import find_target  # noqa: E402
 
 H200 = find_target("nvidia-h200").device
+
+
+@pytest.fixture(autouse=True)
+def ieee() -> Iterator[None]:
+    """PyTorch's switch is off before each test, whatever ran in this process before."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("may", [False, True])
