@@ -28,7 +28,7 @@ class VisionTransformer(nn.Module):
 torch.manual_seed(0)
 where = "cuda" if torch.cuda.is_available() else "cpu"
 model = VisionTransformer().to(where)
-print(convert(model, "block", 0.75, block=(16, 16), exclude=["head"], dense="never").summary)
+print(convert(model, "block", 0.75, block=(16, 16), exclude=["patches", "head"], dense="never").summary)
 
 images, labels = torch.randn(8, 3, SIDE, SIDE, device=where), torch.randint(0, 10, (8,), device=where)
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
