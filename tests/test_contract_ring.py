@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from contract_ring import (
+    LEAST,
     all_variants,
     by_matrices,
     dealt_in_long_ring,
@@ -47,7 +48,8 @@ def test_the_short_ring_meets_every_matrix_with_few_for_each_variant(family: Any
     dealt = dealt_matrices(variants)
     assert {name for names in dealt.values() for name in names} == {m for v in variants for m in v.matrices}
     assert all(
-        set(names) <= set(v.matrices) and len(names) >= min(4, len(v.matrices)) for v, names in dealt.items()
+        set(names) <= set(v.matrices) and len(names) >= min(LEAST, len(v.matrices))
+        for v, names in dealt.items()
     )
 
 
@@ -60,7 +62,7 @@ def test_every_trait_and_choice_meets_every_matrix_that_it_can(family: AnyFamily
         for names in (lambda v: dealt[v], lambda v: v.matrices)
     )
     assert met == all_there
-    assert all(len(set(names)) >= min(4, len(v.matrices)) for v, names in dealt.items())
+    assert all(len(set(names)) >= min(LEAST, len(v.matrices)) for v, names in dealt.items())
 
 
 def test_the_rings_together_have_the_matrices_that_were_dealt() -> None:
