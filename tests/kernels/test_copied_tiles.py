@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from product_launches import compare
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -25,10 +26,6 @@ from sparsegen.operators import (
     Rest,
     SddProblem,
 )
-from sparsegen.render import render
-from sparsegen.testing.kinds import Kind
-from sparsegen.testing.launches import run_and_compare
-from sparsegen.testing.variants import Variant
 
 H100 = replace(device(), multiprocessors=132)
 H200_RATES = Rates(4.08e6, 50.2e6, 371e6, 742e6, 742e6, launch_us=3.6, clock_mhz=1980)
@@ -114,13 +111,7 @@ def test_8bit_factors(
     start = NARROW if operator == "dsd" else replace(SDD, factor_type=FactorType.E4M3)
     problem = replace(start, m=200, k=528, n=272, block=Block(64, 128), density=Density(0.5))
     problem = replace(problem, **changed)
-    found = family(f"tma_{operator}")
-    config = found.config(**tunables)
-    source = render(found, problem, config)
-    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
-    matrix = problem.without_pattern
-    variant = Variant(found, config, Kind(type(problem), (), ()), (), source)
-    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where="8 bits")
+    compare(emulator_toolchain, problem, family(f"tma_{operator}").config(**tunables), H100)
 
 
 @pytest.mark.sanitizer
@@ -184,14 +175,8 @@ def test_warpgroups_with_the_same_columns(
 def test_tiles_of_192_columns(
     emulator_toolchain: EmulatorToolchain, problem: MaskedProblem, tunables: dict[str, Any]
 ) -> None:
-    found = family(f"tma_{problem.operator}")
-    config = found.config(tile_n=192, **tunables)
-    assert not found.broken_constraints(problem, config, H100)
-    source = render(found, problem, config)
-    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
-    matrix = problem.without_pattern
-    variant = Variant(found, config, Kind(type(problem), (), ()), (), source)
-    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where=str(config))
+    config = family(f"tma_{problem.operator}").config(tile_n=192, **tunables)
+    compare(emulator_toolchain, problem, config, H100)
 
 
 def test_tiles_of_8bit_factors_are_whole_parts() -> None:
@@ -204,14 +189,7 @@ def test_tiles_of_8bit_factors_are_whole_parts() -> None:
 def run_sdd(toolchain: EmulatorToolchain, changed: dict[str, Any], tunables: dict[str, Any]) -> None:
     """Compare an ``sdd`` with its reference under the sanitizers."""
     start = SddProblem(330, 720, 200, DType.FLOAT16, Block(64, 64), Density(0.5))
-    problem, found = replace(start, **changed), family("tma_sdd")
-    config = found.config(**tunables)
-    assert not found.broken_constraints(problem, config, H100)
-    source = render(found, problem, config)
-    kernel = toolchain.compile_sanitized(found.name, found.entry, source)
-    matrix = problem.without_pattern
-    variant = Variant(found, config, Kind(SddProblem, (), ()), (), source)
-    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where=str(config))
+    compare(toolchain, replace(start, **changed), family("tma_sdd").config(**tunables), H100)
 
 
 def test_own_columns_are_of_blocks_of_64_rows() -> None:
@@ -316,13 +294,8 @@ def test_items_are_a_dimension_of_the_maps() -> None:
 def test_every_lane_may_arrive(emulator_toolchain: EmulatorToolchain, cluster: int) -> None:
     """The variant for racecheck computes the same, through many stages."""
     problem = DsdProblem(200, 1032, 136, DType.FLOAT16, Block(64, 64))
-    found = family("tma_dsd")
-    config = found.config(tile_n=64, cluster=cluster)
-    source = f"#define SPARSEGEN_EVERY_LANE_ARRIVES\n{render(found, problem, config)}"
-    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
-    matrix = problem.without_pattern
-    variant = Variant(found, config, Kind(DsdProblem, (), ()), (), source)
-    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where="every lane")
+    config = family("tma_dsd").config(tile_n=64, cluster=cluster)
+    compare(emulator_toolchain, problem, config, H100, before="#define SPARSEGEN_EVERY_LANE_ARRIVES\n")
 
 
 def test_heuristics_fall_with_the_size() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from product_launches import compare
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -21,10 +22,6 @@ from sparsegen.operators import (
     Rest,
     SddProblem,
 )
-from sparsegen.render import render
-from sparsegen.testing.kinds import Kind
-from sparsegen.testing.launches import run_and_compare
-from sparsegen.testing.variants import Variant
 
 
 def square(of: type[MaskedProblem], size: int, block: int = 128, density: float = 0.5) -> MaskedProblem:
@@ -138,7 +135,7 @@ def test_steps_of_several_blocks(
 ) -> None:
     """Live blocks of the mask are put together to steps, and warps skip the dead ones."""
     problem = replace(of(200, 144, 272, DType.FLOAT16), block=Block(32, 32), density=Density(0.4))
-    compare(emulator_toolchain, replace(problem, **changed), ahead=ahead, **tunables)
+    compare_mma(emulator_toolchain, replace(problem, **changed), ahead=ahead, **tunables)
 
 
 @pytest.mark.sanitizer
@@ -166,7 +163,7 @@ def test_rows_that_begin_anywhere(
 ) -> None:
     """Their chunks are copied as they lie and then shifted. Batch elements begin within a chunk too."""
     problem = replace(problem, density=Density(0.4))
-    compare(emulator_toolchain, problem, ahead=ahead, **{"tile_n": 128, "warps_n": 2, **tunables})
+    compare_mma(emulator_toolchain, problem, ahead=ahead, **{"tile_n": 128, "warps_n": 2, **tunables})
 
 
 @pytest.mark.sanitizer
@@ -185,16 +182,9 @@ def test_parts_of_a_contraction(
 ) -> None:
     """A cluster shares the steps of a tile, and its first block adds up their sums."""
     problem = replace(problem, density=Density(0.4))
-    compare(emulator_toolchain, problem, **{"tile_m": 64, "tile_n": 64, "warps_n": 2, **tunables})
+    compare_mma(emulator_toolchain, problem, **{"tile_m": 64, "tile_n": 64, "warps_n": 2, **tunables})
 
 
-def compare(toolchain: EmulatorToolchain, problem: MaskedProblem, **tunables: Any) -> None:
-    """Holds a config's results under the sanitizers against the reference."""
-    found = family(f"mma_{problem.operator}")
-    config = found.config(**tunables)
-    assert not found.broken_constraints(problem, config, H100)
-    source, matrix = render(found, problem, config), problem.without_pattern
-    kernel = toolchain.compile_sanitized(found.name, found.entry, source)
-    variant = Variant(found, config, Kind(type(problem), (), ()), (), source)
-    packed = found.pack(problem, config, matrix)
-    run_and_compare(variant, kernel, problem, matrix, packed, where=str(config))
+def compare_mma(toolchain: EmulatorToolchain, problem: MaskedProblem, **tunables: Any) -> None:
+    """Hold a config's result under the sanitizers against the reference."""
+    compare(toolchain, problem, family(f"mma_{problem.operator}").config(**tunables), H100)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from product_launches import compare
 
 from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
@@ -21,10 +22,6 @@ from sparsegen.operators import (
     Layout,
     MaskedProblem,
 )
-from sparsegen.render import render
-from sparsegen.testing.kinds import Kind
-from sparsegen.testing.launches import run_and_compare
-from sparsegen.testing.variants import Variant
 
 H100 = replace(device(), multiprocessors=132)
 DSD = DsdProblem(4096, 4096, 4096, DType.FLOAT16, Block(16, 16), Density(0.1))
@@ -68,16 +65,9 @@ def test_scope(problem: MaskedProblem) -> None:
     ],
 )
 def test_results(emulator_toolchain: EmulatorToolchain, problem: MaskedProblem, tile_n: int) -> None:
-    found = of(problem)
     if problem.density.share == 0.1:
         problem = replace(problem, density=Density(0.4))
-    config = found.config(tile_n=tile_n)
-    assert not found.broken_constraints(problem, config, H100)
-    source = render(found, problem, config)
-    kernel = emulator_toolchain.compile_sanitized(found.name, found.entry, source)
-    matrix = problem.without_pattern
-    variant = Variant(found, config, Kind(type(problem), (), ()), (), source)
-    run_and_compare(variant, kernel, problem, matrix, found.pack(problem, config, matrix), where=str(config))
+    compare(emulator_toolchain, problem, of(problem).config(tile_n=tile_n), H100)
 
 
 def test_boxes_are_of_one_block_along_the_contraction() -> None:
