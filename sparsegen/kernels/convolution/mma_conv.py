@@ -15,7 +15,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
     result_constants,
 )
 from sparsegen.kernels.convolution.unit_lists import list_bytes
-from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig, stored_along_rows
+from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig, fits, stored_along_rows
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.loads import BEGUN_US, LEAST_ASYNC, LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
@@ -102,9 +102,8 @@ class MmaConv(UnitTiles[MmaConvConfig]):
         """True unless a tile or step is twice as large as its group's filters or channels, or a thread has fewer than
         16 sums. It rests on arithmetic: such tiles are mostly padding or loads.
         """
-        c, of_group = config, problem.filters // problem.groups.count
-        inner = problem.taps * problem.group_channels
-        return c.tile_n < 2 * max(16, of_group) and c.step < 2 * max(16, inner) and sums_of(c) >= 16
+        p, c = problem, config
+        return self.fits_filters(p, c) and fits(c.step, p.taps * p.group_channels) and sums_of(c) >= 16
 
     def constants(self, problem: MaskedConv2dProblem, config: MmaConvConfig) -> Mapping[str, Value]:
         p, planes = problem, problem.layout.has_planes

@@ -18,7 +18,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
     window_sides,
 )
 from sparsegen.kernels.convolution.unit_lists import list_bytes, window_pixels
-from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig, stored_along_rows
+from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig, fits, stored_along_rows
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.loads import ARRIVED_US, LEAST_ASYNC, LOAD_BYTES, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
@@ -57,8 +57,8 @@ class PlaneConv(UnitTiles[PlaneConvConfig]):
     For some channels at a time, the pixels that a tile's outputs read come to shared memory once, with channels
     innermost there: a thread reads neighbours in a plane, up to 16 bytes of them, of as many channels as 16 bytes hold,
     and writes each pixel's as one vector. The weights of all taps come with them, so that a block waits once for some
-    channels and not for each tap. Other blocks of the
-    multiprocessor multiply meanwhile. float32 is split into two TF32 numbers, and three of the four products are added.
+    channels and not for each tap. Other blocks of the multiprocessor multiply meanwhile. float32 is split into two TF32
+    numbers, and three of the four products are added.
     """
 
     name = "plane_conv"
@@ -106,9 +106,8 @@ class PlaneConv(UnitTiles[PlaneConvConfig]):
         """True unless a tile or chunk is twice as large as its group's filters or channels, or a thread has fewer than
         8 sums. It rests on arithmetic: such tiles are mostly padding or loads.
         """
-        c, of_group = config, problem.filters // problem.groups.count
-        is_large = c.tile_n >= 2 * max(16, of_group) or c.chunk >= 2 * max(16, problem.group_channels)
-        return not is_large and sums_of(c) >= 8
+        p, c = problem, config
+        return self.fits_filters(p, c) and fits(c.chunk, p.group_channels) and sums_of(c) >= 8
 
     def constants(self, problem: MaskedConv2dProblem, config: PlaneConvConfig) -> Mapping[str, Value]:
         p = problem

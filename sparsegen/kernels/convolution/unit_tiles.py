@@ -35,6 +35,7 @@ FILLING = 1.6
 STORE_INSTRUCTIONS, STORE_CYCLES = 12, 22
 # Units of a word, and microseconds in which a warp looks at the blocks of all of them: 15 images of 24 words, H200.
 WORD_UNITS, LISTED_US = 32, 0.69
+FRAGMENT = 16  # filters, and places of the contraction, of the tensor cores' smallest tile
 
 
 class UnitTilesConfig(Config):
@@ -149,11 +150,16 @@ class UnitTiles(MaskedConvolution[C]):
 
     def heuristic(self, problem: MaskedConv2dProblem, features: Features, device: Device) -> C:
         """Returns the shape with the least expected time; none is twice as wide as a group's filters."""
-        p, of_group = problem, problem.filters // problem.groups.count
+        p = problem
         smallest = self._with_room(p, self.fitted(p, self.smallest), device)
         some = (self.fitted(p, shape) for shape in self.shapes)
-        valid = (c for c in some if c.tile_n < 2 * max(16, of_group) and self.is_valid(p, c, device))
+        valid = (c for c in some if self.fits_filters(p, c) and self.is_valid(p, c, device))
         return self.fastest(p, features, (*valid, smallest), device)
+
+    @staticmethod
+    def fits_filters(problem: MaskedConv2dProblem, config: C) -> bool:
+        """True unless a tile is twice as large as its group's filters: mostly padding."""
+        return fits(config.tile_n, problem.filters // problem.groups.count)
 
     def _with_room(self, problem: MaskedConv2dProblem, config: C, device: Device) -> C:
         """The config with as many blocks on a multiprocessor as there is room for, at most as many as it has."""
@@ -174,6 +180,11 @@ class UnitTiles(MaskedConvolution[C]):
         """The thread blocks of each tile of filters, which share the units."""
         tiles = filter_tiles(problem, config.tile_n)
         return max(1, device.multiprocessors * config.resident // tiles)
+
+
+def fits(side: int, whole: int) -> bool:
+    """True unless a tile's side is twice as large as what it is of, or as a fragment's."""
+    return side < 2 * max(FRAGMENT, whole)
 
 
 def stored_along_rows(problem: MaskedConv2dProblem) -> int:

@@ -15,7 +15,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
     result_constants,
 )
 from sparsegen.kernels.convolution.unit_lists import list_bytes, window_pixels
-from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig
+from sparsegen.kernels.convolution.unit_tiles import UnitTiles, UnitTilesConfig, fits
 from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
 from sparsegen.kernels.layouts.loads import LOAD_BYTES, step_us, widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
@@ -100,9 +100,8 @@ class WindowConv(UnitTiles[WindowConvConfig]):
         """True unless a tile or chunk is twice as large as its group's filters or channels, or a thread has fewer than
         16 sums. It rests on arithmetic: such tiles are mostly padding or loads.
         """
-        c, of_group = config, problem.filters // problem.groups.count
-        is_large = c.tile_n >= 2 * max(16, of_group) or c.chunk >= 2 * max(16, problem.group_channels)
-        return not is_large and sums_of(c) >= 16
+        p, c = problem, config
+        return self.fits_filters(p, c) and fits(c.chunk, p.group_channels) and sums_of(c) >= 16
 
     def constants(self, problem: MaskedConv2dProblem, config: WindowConvConfig) -> Mapping[str, Value]:
         p = problem
