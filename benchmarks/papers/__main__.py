@@ -29,7 +29,16 @@ from benchmarks.markdown import table
 from benchmarks.papers.budget import START
 from benchmarks.papers.data import Data
 from benchmarks.papers.page import studies
-from benchmarks.papers.study import CPU, INCOMPLETE, LIMIT, Progress, Setting, Study, device_of
+from benchmarks.papers.study import (
+    CPU,
+    INCOMPLETE,
+    LIMIT,
+    Progress,
+    Setting,
+    Study,
+    device_of,
+    setting_options,
+)
 from sparsegen.tuning.prediction.targets import find_target
 
 MOST_DEATHS = 3  # of a study's process by a signal, after which it is not begun again
@@ -40,20 +49,8 @@ EXPECTED_ON = "nvidia-h200"  # for which seconds are expected
 @click.command()
 @click.option("--hours", type=float, help="Begin nothing later; default 10.")
 @click.option("--minutes", type=float, help="The same in minutes.")
-@click.option("--device", default="cuda", show_default=True, help="cuda, emulator, or cpu (PyTorch).")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder of real data (benchmarks/README.md); without it data are generated.",
-)
+@setting_options
 @click.option("--study", "names", multiple=True, help="Only this one; may be repeated.")
-@click.option("--tiny", is_flag=True, help="Small sizes, for a test.")
-@click.option(
-    "--together",
-    type=click.IntRange(1),
-    default=1,
-    help="Measure so many points that time nothing at a time.",
-)
 @click.option(
     "--list", "lists", is_flag=True, help="Measure nothing: what is left, of one H200 with --device cuda."
 )

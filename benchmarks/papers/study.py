@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -33,6 +33,7 @@ CPU = "cpu"  # PyTorch on the host; nothing of ours runs
 ALL, PARTS = "all", ("untimed", "timed")  # of a study's points
 EQUAL = 0.05  # by how much a ratio may differ from 1 and still be called equal
 
+Command = TypeVar("Command", bound=Callable[..., object])
 Document = Mapping[str, Any]
 Row = Mapping[str, Any]
 
@@ -90,6 +91,27 @@ class Point:
     expected: float
     is_timed: bool = True
     group: str = ""
+
+
+def setting_options(command: Command) -> Command:
+    """Give a command the options of a `Setting`, and how many points are measured at a time."""
+    for option in (
+        click.option(
+            "--together",
+            type=click.IntRange(1),
+            default=1,
+            help="Measure so many points that time nothing at a time, on all GPUs.",
+        ),
+        click.option("--tiny", is_flag=True, help="Small sizes, for a test."),
+        click.option(
+            "--data",
+            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            help="Folder of real data (benchmarks/README.md); without it data are generated.",
+        ),
+        click.option("--device", default="cuda", show_default=True, help="cuda, emulator, or cpu (PyTorch)."),
+    ):
+        command = option(command)
+    return command
 
 
 class Study(ABC):
@@ -216,24 +238,10 @@ class Study(ABC):
         """The study's command line."""
 
         @click.command(name=self.name, help=f"{self.title}. {self.paper}")
-        @click.option(
-            "--device", "name", default="cuda", show_default=True, help="cuda, emulator, or cpu (PyTorch)."
-        )
-        @click.option(
-            "--data",
-            type=click.Path(path_type=Path, exists=True, file_okay=False),
-            help="Folder of real data (benchmarks/README.md); without it data are generated.",
-        )
-        @click.option("--tiny", is_flag=True, help="Small sizes, for a test.")
+        @setting_options
         @click.option("--limit", default=LIMIT, show_default=True, help="Begin no point later, seconds.")
         @click.option("--within", default=math.inf, help="Begin no point that should end later, seconds.")
         @click.option("--again", is_flag=True, help="Also points that the raw file holds.")
-        @click.option(
-            "--together",
-            type=click.IntRange(1),
-            default=1,
-            help="Measure so many points that time nothing at a time, on all GPUs.",
-        )
         @click.option(
             "--part",
             type=click.Choice([ALL, *PARTS]),
@@ -241,7 +249,7 @@ class Study(ABC):
             help="Only points that time something, or not.",
         )
         def main(
-            name: str,
+            device: str,
             data: Path | None,
             tiny: bool,
             limit: float,
@@ -251,7 +259,7 @@ class Study(ABC):
             part: str,
         ) -> None:
             budget, began = Budget.of(limit, within), time.monotonic()
-            setting = setting_of(name, data, tiny)
+            setting = setting_of(device, data, tiny)
             with private_lock(self.raw, Settings.from_environment().cache / "locks"):
                 # Another process may measure the same yet: one whose parent was killed.
                 before = Progress(0, 0, 0.0) if again else self.progress(setting)
