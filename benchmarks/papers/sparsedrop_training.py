@@ -26,12 +26,24 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.markdown import NONE, figure, table
 from benchmarks.papers.budget import seconds
-from benchmarks.papers.study import Claim, Document, Point, Row, Setting, Study, ahead_from, result, svg
+from benchmarks.papers.study import (
+    EQUAL,
+    Claim,
+    Document,
+    Point,
+    Row,
+    Setting,
+    Study,
+    ahead_from,
+    result,
+    svg,
+)
 from benchmarks.study import times_in_turn
 from examples import structured_dropout as example
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch import DropoutLinear, block_dropout
 from sparsegen.measure.decision import decisions
+from sparsegen.system.quantities import counted
 
 METHODS = ("dense", "dropout", "block dropout, dense", "structured dropout")
 COLOURS = {"dense": "black", "dropout": "C0", "block dropout, dense": "C1"}
@@ -330,6 +342,27 @@ class SparseDropTraining(Study):
                 on = "**from no p on** that was tried" if least is None else f"from p = {least} on"
                 found.append(f"{told}: a step is faster than dropout and dense layers {on}.")
         return found
+
+    def why(self, document: Document, name: str) -> str:
+        network = next(key for key, told in NETWORKS.items() if name.startswith(told))
+        if "loss of" not in name:
+            return "ours takes more steps, or a step of it more time: the table has both"
+        ours, dense = (
+            mean(best_of(document, network, method), "loss")
+            for method in ("structured dropout", "block dropout, dense")
+        )
+        seeds = len(best_of(document, network, "structured dropout"))
+        if not ours or not dense:
+            return "the same blocks with dense products were not trained"
+        return (
+            f"{counted(seeds, 'seed')}; the same blocks with dense products come to {dense:.4f} in the place of "
+            f"{ours:.4f}: "
+            + (
+                "it is the dropout of blocks, not the kernels"
+                if abs(ours / dense - 1) <= EQUAL
+                else "runs of one method differ by as much"
+            )
+        )
 
     def draw(self, document: Document, path: Path) -> bool:
         from matplotlib.figure import Figure

@@ -9,9 +9,11 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import bench_samples
 import numpy as np
 import pytest
 from click import ClickException
@@ -104,6 +106,42 @@ def test_rows_of_times_say_what_is_behind(papers: Path) -> None:
             assert words <= {"ahead", "equal", "**behind**", "not measured yet", "–"}, study.name
 
 
+def test_everything_behind_says_why(papers: Path) -> None:
+    """Each row and result that is behind stands once more, with a cause that its study finds in the raw file."""
+    page, reasons = module("page"), module("reasons")
+    causes = 0
+    for study in page.studies():
+        for file, document in page.documents(study, ROOT / "benchmarks" / "results").items():
+            told = reasons.reasons(study, document)
+            section = page.section(study, {file: document})
+            for name in reasons.names_behind(study, document):
+                (cause,) = (one for one in told if f"{name};" in one or f"{name}: " in one)
+                assert f"- Behind, {cause}" in section and cause.endswith(".")
+                assert study.why(document, name) in cause
+            assert (reasons.BEHIND in section) == bool(told), study.name
+            causes += len(told)
+    assert causes >= 5
+
+
+def test_causes_are_told_by_the_rows_that_dense_wins() -> None:
+    reasons = module("reasons")
+
+    def row(ours: float, dense: float, name: str) -> Any:
+        made = bench_samples.row(ours=ours, dense=dense)
+        first = replace(made.cells[0], variant=family(name).config())
+        return replace(made, cells=(first, *made.cells[1:]))
+
+    short, tiled, gathered = (row(9, 8, "mma_spmm"), row(40, 30, "bitmap_spmm"), row(90, 80, "csr_spmm"))
+    ahead = row(5, 10, "mma_spmm")
+    assert reasons.why_dense_wins([ahead], "cublas") == "by little in each row"
+    only = reasons.why_dense_wins([short, ahead], "cublas")
+    assert only == "it is launch-bound: dense takes 8.0 µs, ours 9.0, an empty kernel some 4"
+    found = reasons.why_dense_wins([short, tiled, gathered, ahead], "cublas").split(", and ")
+    kinds = ("launch-bound: dense", "unpacked to tiles", "gathered through")
+    for one, kind in zip(found, kinds, strict=True):
+        assert one.startswith(f"1 of 3 rows that dense wins are {kind}")
+
+
 def test_what_was_measured_before_stands_with_its_outcome(papers: Path) -> None:
     earlier = module("earlier")
     raw = papers.parent / "other" / "times.json.xz"
@@ -121,7 +159,9 @@ def test_what_was_measured_before_stands_with_its_outcome(papers: Path) -> None:
         )
 
     lines = (line("other/times", 1), line("other/times", 2), line("other/none", 1))
-    found = earlier.earlier_table(lines, papers.parent).splitlines()[2:]
+    found, _, told = earlier.earlier_table(lines, papers.parent).partition("\n\n")
+    assert told == "- Behind, ours: why was not looked into yet."
+    found = found.splitlines()[2:]
     assert [one.split(" | ")[2:4] for one in found] == [
         ["2.00 ×", "ahead"], ["0.11 ×", "**behind**"], ["–", "not measured yet"],
     ]  # fmt: skip
