@@ -451,6 +451,49 @@ def test_a_network_has_one_line_with_its_times_and_categories(papers: Path) -> N
     assert len(study.table({"rows": [held, times | {"layers": 480}]}).splitlines()[2:]) == 2
 
 
+def test_efficiency_is_time_of_one_over_time_of_all_and_their_number(papers: Path) -> None:
+    study = module("sparse_dnn").STUDY
+    wide = {"neurons": 65536, "layers": 120, "inputs": 60000, "seconds_to_prepare": 9.0}
+
+    def row(devices: int, ms: float, totals: str, **other: Any) -> dict[str, Any]:
+        return (
+            wide
+            | {"devices": devices, "ms": ms, "tera_edges_per_second": 9000.0 / ms, "totals": totals}
+            | other
+        )
+
+    rows = [row(1, 300.0, "a"), row(2, 160.0, "a"), row(4, 100.0, "b"), row(2, 9.0, "a", layers=480)]
+    told = [one for one in study.results({"rows": rows}) if "efficiency" in one]
+    assert told == [
+        "65536 × 120 on 2 GPUs: efficiency 94%, with the totals of one, over the paper's of 6: ahead (1.07 ×).",
+        "65536 × 120 on 4 GPUs: efficiency 75%, **with other totals than one**, over the paper's of 6: "
+        "**behind** (0.86 ×).",
+    ]
+    [cause] = module("reasons").reasons(study, {"rows": rows})
+    assert cause.startswith("65536 × 120 on 4 GPUs: efficiency 75%") and "one host sends" in cause
+    older = [{**one, "neurons": 1024} for one in rows[:2]]
+    older[0].pop("totals")
+    assert "1024 × 120 on 2 GPUs: efficiency 94%." in study.results({"rows": older})
+    besides = [line.split(" | ")[5] for line in study.table({"rows": rows[:2]}).splitlines()[2:]]
+    assert besides == ["ahead", "–"], "two GPUs do not stand beside the paper's one"
+
+
+def test_networks_run_on_two_devices(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with two: both are found, used, and give the totals of one."""
+    networks, study = module("sparse_dnn"), module("study")
+    first = study.device_of("emulator")
+    both = [first, replace(first, index=1)]
+    monkeypatch.setattr(study, "find_devices", lambda names: {"all": both}[names])
+    monkeypatch.setattr(networks, "find_devices", lambda names: {"all": both}[names])
+    monkeypatch.setattr(study.Setting, "is_timed", property(lambda setting: True))
+    monkeypatch.setattr(networks, "_networks", lambda setting: [(256, 6, 48)])
+    setting = study.Setting(first, module("data").Data(None), True, len(study.find_devices("all")))
+    points = {point.name: point for point in networks.STUDY.points(setting)}
+    assert list(points) == ["256 x 6, categories", "256 x 6, 1 devices", "256 x 6, 2 devices"]
+    one, two = (points[f"256 x 6, {count} devices"].measure() for count in (1, 2))
+    assert (one["devices"], two["devices"]) == (1, 2) and two["ms"] > 0 and one["totals"] == two["totals"]
+
+
 def test_a_schedule_is_that_of_the_whole_whichever_epochs_remain(papers: Path) -> None:
     """Batches are those that one draw after the other would take; a step moves weights by its own rate."""
     import torch
