@@ -479,7 +479,7 @@ def test_efficiency_is_time_of_one_over_time_of_all_and_their_number(papers: Pat
 
 
 def test_networks_run_on_two_devices(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine with two: both are found, used, and give the totals of one."""
+    """Both of a machine are found and used, and give the totals of one."""
     networks, study = module("sparse_dnn"), module("study")
     first = study.device_of("emulator")
     both = [first, replace(first, index=1)]

@@ -47,7 +47,7 @@ def fold_batch_norms(model: nn.Module, example_inputs: object = None) -> tuple[s
 
 
 def folded(model: nn.Module, example_inputs: object) -> list[Fold]:
-    """What `fold_batch_norms` has folded, which can be undone."""
+    """Folds as `fold_batch_norms` does, and returns what can be undone."""
     arguments.instance(model, nn.Module, "model", OperandError)
     if model.training:
         raise OperandError(
