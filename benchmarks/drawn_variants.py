@@ -64,7 +64,11 @@ SLOW = 8.0  # times of the fastest, from which on a config is timed once
 def candidates(
     workload: Workload, device: Device, count: int, seed: int, names: Sequence[str] = ()
 ) -> list[Config]:
-    """Returns each family's heuristic config, then others, about ``count`` in all, of the families ``names`` if given."""
+    """Returns every family's heuristic config, then others, about ``count`` in all.
+
+    Args:
+        names: families that the others are of; all if there is none.
+    """
     problem, features = workload.problem, workload.features
     families = [f for f in families_of(problem.operator) if f.computes(problem)]
     found: dict[Config, None] = {}
