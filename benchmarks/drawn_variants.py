@@ -8,8 +8,8 @@
     python -m benchmarks.drawn_variants keep drawn_variants.db -o variants.json.xz  # no GPU
 
 Of each row (`sparsegen bench --suite drawn`) it times every family's heuristic config and its alternatives, and others
-that differ from these in one or two tunables, or in all; ``--family`` names the only families of which more than the
-heuristic config is timed, and ``--having`` keeps the rows whose problems have a field's value. Every result is checked
+that differ from these in one or two tunables, or in all; ``--family`` names the families whose other configs are timed
+beside the heuristic ones, and ``--having`` keeps the rows whose problems have a field's value. Every result is checked
 first. Rows that the database holds stay. ``told`` prints, for each family, the expected over the measured times, and
 for each operator how much slower than the fastest config that is known the heuristic config of the family is that
 predictions put first. ``keep`` exports a database as results are committed: as fine as the clocks that told it

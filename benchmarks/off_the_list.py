@@ -5,7 +5,7 @@
 
 Products are in float16 with half of the blocks live, weights as PyTorch stores them; convolutions in float16, of blocks
 of 16 × 16 outputs, 3 × 3 with as many filters as channels, a stride of 2, 5 × 5 and 1 × 1. Behind them stand
-convolutions of images in planes (NCHW), two of which seed 224466 of the drawn rows showed to be slow. Each row has our
+convolutions of images in planes (NCHW); drawn rows of seed 224466 showed two of them to be slow. Each row has our
 kernel without a search, the default call from Python and in a graph, and the dense libraries. Every row is written at
 once. Given again, it goes on.
 """

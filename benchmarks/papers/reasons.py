@@ -1,4 +1,4 @@
-"""What is behind on the papers' page, and why: rows of tables and results, each with the cause that its study names."""
+"""Causes of what is behind on the papers' page: rows of tables and results, each with what its study says of it."""
 
 from __future__ import annotations
 

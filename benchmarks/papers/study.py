@@ -151,7 +151,7 @@ class Study(ABC):
         """Ahead, equal or behind, a sentence for each claim that can be told from the raw file."""
 
     def why(self, document: Document, name: str) -> str:
-        """Why a row of the table or a result is behind, by what the raw file tells of it.
+        """The cause by which a row of the table or a result is behind, as the raw file tells it.
 
         Args:
             name: the row's first cell, or what the result is about.
