@@ -18,8 +18,8 @@ import json
 import math
 import random
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +42,7 @@ from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.measure.summary import summarize
+from sparsegen.operators import Problem
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.numpy_types import Array
 from sparsegen.system.publish import publish_text
@@ -51,8 +52,10 @@ from sparsegen.tuning_db.layer import with_rates
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
-TRIES = 40  # draws for each config that is wanted: most may break a constraint
+TRIES = 100  # draws for each config that is wanted: most may break a constraint
+WHOLLY = 8  # draws, all but one of which change a config wholly: few of these are valid
 ROUNDS, SAMPLES = 2, 9
+AHEAD, DRAWING = 8, 2  # rows that are drawn before they are measured, and threads that draw
 SLOW = 8.0  # times of the fastest, from which on a config is timed once
 
 
@@ -71,10 +74,10 @@ def candidates(workload: Workload, device: Device, count: int, seed: int) -> lis
         others = list(family_of(config).alternatives(problem, features, device))
         found |= dict.fromkeys(draw.sample(others, min(len(others), max(2, count // 3))))
     starts = list(found)
-    for _ in range(TRIES * count):
+    for number in range(TRIES * count):
         if not starts or len(found) >= count:
             break
-        config = _changed(draw.choice(starts), draw)
+        config = _changed(draw.choice(starts), draw, wholly=number % WHOLLY > 0)
         family = family_of(config)
         if family.is_worth_trying(problem, config, device) and family.suits(
             problem, features, config, device
@@ -83,10 +86,10 @@ def candidates(workload: Workload, device: Device, count: int, seed: int) -> lis
     return list(found)
 
 
-def _changed(config: Config, draw: random.Random) -> Config:
-    """A config that differs in one or two tunables, or in any number."""
+def _changed(config: Config, draw: random.Random, *, wholly: bool) -> Config:
+    """A config that differs in one or two tunables, or in any number (``wholly``)."""
     tunables = config.tunables()
-    some = draw.sample(tunables, min(len(tunables), draw.choice((1, 1, 2, 2, len(tunables)))))
+    some = tunables if wholly else draw.sample(tunables, min(len(tunables), draw.choice((1, 2))))
     changes: dict[str, Any] = {t.name: draw.choice(t.searched) for t in some}
     return replace(config, **changes)
 
@@ -171,7 +174,7 @@ def main(
         cases = cases_in_turn(operators or tuple(distributions()), seed, rows)
     with Store.open(db) as store, ThreadPoolExecutor() as pool:
         try:
-            for row in _ahead(cases, device, store, configs, seed, pool):
+            for row in _ahead(cases, device, _measured_before(store, device), configs, seed, pool):
                 if time.monotonic() > ends:
                     click.echo(f"time is up before {row.case}")
                     break
@@ -188,28 +191,46 @@ def main(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _measured_before(store: Store, device: Device) -> Set[tuple[Problem, str]]:
+    return {
+        (m.workload.problem, m.workload.fingerprint)
+        for m in store.all_measurements()
+        if m.device.key == device.key
+    }
+
+
 def _ahead(
     cases: Iterable[Case],
     device: Device,
-    store: Store,
+    known: Set[tuple[Problem, str]],
     configs: int,
     seed: int,
     pool: ThreadPoolExecutor,
 ) -> Iterator[Row]:
-    """Yields rows that are not in the database, while variants of later ones are compiled."""
-    waiting: list[Row] = []
-    for case in cases:
+    """Yields rows that are not known, while later ones are drawn and their variants compiled."""
+
+    def prepared(case: Case) -> Row | None:
         matrix = case.pattern.matrix()
         workload = Workload.of(case.problem, matrix)
-        if store.measurements(workload, device):
-            continue
+        if (workload.problem, workload.fingerprint) in known:
+            return None
         some = candidates(workload, device, configs, seed)
         operands = pool.submit(case.pattern.operands, case.problem, matrix.nnz, np.random.default_rng(7))
         variants = [pool.submit(compiled, config, workload, device) for config in some]
-        waiting.append(Row(case, matrix, workload, operands, variants))
-        if len(waiting) > 4:
-            yield waiting.pop(0)
-    yield from waiting
+        return Row(case, matrix, workload, operands, variants)
+
+    waiting: deque[Future[Row | None]] = deque()
+    with ThreadPoolExecutor(DRAWING) as drawing:
+        try:
+            for case in cases:
+                waiting.append(drawing.submit(prepared, case))
+                if len(waiting) > AHEAD and (row := waiting.popleft().result()) is not None:
+                    yield row
+            while waiting:
+                if (row := waiting.popleft().result()) is not None:
+                    yield row
+        finally:
+            drawing.shutdown(wait=False, cancel_futures=True)
 
 
 @main.command()
