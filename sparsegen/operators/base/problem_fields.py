@@ -90,6 +90,20 @@ class ProblemFields(ABC):
             *(value for name, value in self.traits.items() if not self.fields[name].near),
         )
 
+    @classmethod
+    def kind_of(cls, values: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the kind of the problem that `from_dict` makes of fields as JSON values, without making it.
+
+        Raises:
+            KeyError: a trait without a default is missing.
+            ValueError: a word that a trait does not have.
+        """
+        traits = [field for field in fields_of(cls).values() if field.is_trait and not field.near]
+        return (
+            cls.operator,
+            *(f.kind(values[f.name]) if f.name in values or f.default is None else f.default for f in traits),
+        )
+
     def to_dict(self) -> dict[str, int | float | str]:
         """Return all fields as JSON values; `from_dict` is the inverse."""
         return {name: _json(getattr(self, name)) for name in self.fields}
