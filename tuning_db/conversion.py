@@ -344,7 +344,7 @@ def is_of_kind(row: Row, kind: tuple[str, ...]) -> bool:
         return True
     try:
         return operator.kind_of(json.loads(row["problem_fields"])) == kind
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, AttributeError, RecursionError):  # JSON that is no object has no `get`
         return True
 
 

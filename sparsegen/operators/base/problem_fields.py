@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
@@ -91,18 +91,15 @@ class ProblemFields(ABC):
         )
 
     @classmethod
-    def kind_of(cls, values: Mapping[str, object]) -> tuple[str, ...]:
+    def kind_of(cls, values: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the kind of the problem that `from_dict` makes of fields as JSON values, without making it.
 
         Raises:
-            KeyError: a trait without a default is missing.
-            ValueError: a word that a trait does not have.
+            ValueError: a word that a trait does not have, or a trait without a default is missing.
         """
         traits = [field for field in fields_of(cls).values() if field.is_trait and not field.near]
-        return (
-            cls.operator,
-            *(f.kind(values[f.name]) if f.name in values or f.default is None else f.default for f in traits),
-        )
+        words = [cast("type[StrEnum]", f.kind)(values.get(f.name, f.default)) for f in traits]
+        return cls.operator, *words
 
     def to_dict(self) -> dict[str, int | float | str]:
         """Return all fields as JSON values; `from_dict` is the inverse."""
