@@ -26,7 +26,6 @@ from scipy.sparse import save_npz
 
 from benchmarks.study import Rows, write_results
 from sparsegen import backends
-from sparsegen.kernels.base import Device
 from sparsegen.matrix.generators import random_uniform
 from sparsegen.tuning_db.store import Store
 
@@ -57,16 +56,12 @@ PARTS = "import and matrices", "first look-up", "next look-up"
 @click.option("--processes", default=10, show_default=True, type=click.IntRange(1), help="Of each kind.")
 def main(name: str, processes: int) -> None:
     device = backends.find_device(name)
+    rows: Rows = []
     with tempfile.TemporaryDirectory() as folder:
-        rows = list(_rows(name, processes, Path(folder)))
-    for row in rows:
-        click.echo(
-            f"{row['what']:42} {row['clock']:7.3f} s by the clock, {row['processor']:.3f} s of the processor"
-        )
-    _write(device, rows)
-
-
-def _write(device: Device, rows: Rows) -> None:
+        for row in _rows(name, processes, Path(folder)):
+            rows.append(row)
+            told = f"{row['clock']:7.3f} s by the clock, {row['processor']:.3f} s of the processor"
+            click.echo(f"{row['what']:42} {told}")
     summary = {row["what"]: {kind: row[kind] for kind in ("clock", "processor")} for row in rows}
     write_results(device, "first_look_up", rows, summary=summary, cores=os.cpu_count())
 
