@@ -406,7 +406,8 @@ class WalkedTiles(CopiedTiles[P, W]):
                 and problem.batch == 1
                 and problem.factor_type is FactorType.SAME
             ),
-            f"tiles of {TILE_M} rows and whole 16 columns, {2 * PIECE} or more, can be halved; not shared ones, several batch elements or 8-bit factors",
+            f"tiles of {TILE_M} rows and whole 16 columns, {2 * PIECE} or more, can be halved; not if they are shared, or "
+            "with several batch elements or 8-bit factors",
         )
         yield Constraint(
             c.cluster <= c.tile_m // PIECE, f"each of {c.cluster} blocks of a cluster loads a piece of A"

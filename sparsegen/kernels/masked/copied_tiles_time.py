@@ -158,8 +158,10 @@ def _last(tiles: int, clusters: int) -> range:
 def sampled_us(
     tiles: Tiles, steps: int, columns: int, narrow: int, count: Counts, *, halves: bool = False
 ) -> float:
-    """Microseconds of equally long tiles of a sampled product, then of narrow ones, for masks of one density; of wide ones
-    in the last wave as narrow ones, if they are halved.
+    """Microseconds of equally long tiles of a sampled product, then of narrow ones, for masks of one density.
+
+    Args:
+        halves: wide tiles of the last wave are narrow ones, if they are one wave then.
     """
 
     def waves_us(wide: float) -> float:
