@@ -445,7 +445,10 @@ def test_halved_tiles(
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("multiprocessors", [6, 10])
-@pytest.mark.parametrize(("tile_n", "cluster"), [(192, 1), (128, 1), (256, 2), (176, 2)])
+@pytest.mark.parametrize(
+    ("tile_m", "tile_n", "cluster"),
+    [(128, 192, 1), (128, 128, 1), (128, 256, 2), (128, 176, 2), (256, 128, 1), (256, 128, 2), (256, 128, 4)],
+)
 @pytest.mark.parametrize(
     "problem",
     [
@@ -459,6 +462,7 @@ def test_halves_of_the_last_wave(
     monkeypatch: pytest.MonkeyPatch,
     problem: MaskedProblem,
     multiprocessors: int,
+    tile_m: int,
     tile_n: int,
     cluster: int,
 ) -> None:
@@ -468,6 +472,13 @@ def test_halves_of_the_last_wave(
     found = family(f"tma_{problem.operator}")
     for order, raster, staged in (("counted", 4, 4), ("placed", 1, 2)):
         config = found.config(
-            tile_n=tile_n, cluster=cluster, halves=True, raster=raster, tail=1, order=order, staged=staged
+            tile_m=tile_m,
+            tile_n=tile_n,
+            cluster=cluster,
+            halves=True,
+            raster=raster,
+            tail=1,
+            order=order,
+            staged=staged,
         )
         compare(emulator_toolchain, problem, config, H100)

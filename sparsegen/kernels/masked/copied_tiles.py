@@ -399,15 +399,14 @@ class WalkedTiles(CopiedTiles[P, W]):
         yield Constraint(
             not c.halves
             or (
-                c.tile_m == TILE_M
-                and c.tile_n % 16 == 0
+                c.tile_n % 16 == 0
                 and c.tile_n >= 2 * PIECE
                 and not c.shared
                 and problem.batch == 1
                 and problem.factor_type is FactorType.SAME
             ),
-            f"tiles of {TILE_M} rows and whole 16 columns, {2 * PIECE} or more, can be halved; not if they are shared, or "
-            "with several batch elements or 8-bit factors",
+            f"tiles of whole 16 columns, {2 * PIECE} or more, can be halved; not shared ones, nor those "
+            "of several batch elements or 8-bit factors",
         )
         yield Constraint(
             c.cluster <= c.tile_m // PIECE, f"each of {c.cluster} blocks of a cluster loads a piece of A"
