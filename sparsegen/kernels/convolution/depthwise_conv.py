@@ -29,12 +29,16 @@ from sparsegen.system.integers import ceil_div
 
 STATIC_BYTES = 48 << 10  # of shared memory that a kernel declares
 MOST_UNROLLED = 4096  # multiply-adds of a thread
-HELD_WEIGHTS, HELD_WORDS = 72, 48  # of a thread in registers: weights, and pixels before the weights have come
+HELD_WEIGHTS, HELD_WORDS = (
+    72,
+    48,
+)  # of a thread in registers: weights, and pixels before the weights have come
 ALL_LIVE = 0.9  # expected share of live blocks from which on pixels are read before the mask has come
 # Cycles of a warp that depend on no count of its outputs; instructions of a load, a store and an element's conversion;
 # share of cycles in which a multiprocessor issues; microseconds from a load to what it loaded.
 START_INSTRUCTIONS, LOAD_INSTRUCTIONS, STORE_INSTRUCTIONS, BUSY = 120.0, 9.0, 12.0, 0.7
 ARRIVED_US = 1.0
+ALONE_CYCLES = 2.5  # of an instruction where few warps are at work
 STARTED_US = 0.6  # microseconds of a launch in which no load has begun
 
 
@@ -45,7 +49,9 @@ class DepthwiseConvConfig(Config):
     tile_rows: int = tunable(4, (1, 2, 4, 8), "outputs of a thread, down")
     tile_columns: int = tunable(4, (1, 2, 4, 8), "outputs of a thread, across")
     lanes: int = tunable(1, (1, 2, 4, 8), "channels of a thread; 1 where channels lie in planes")
-    channel_threads: int = tunable(1, (1, 8, 16, 32), "threads side by side along a block's channels; so are these")
+    channel_threads: int = tunable(
+        1, (1, 8, 16, 32), "threads side by side along a block's channels; so are these"
+    )
     threads: int = tunable(128, (64, 128, 256), "threads per block")
 
 
@@ -59,7 +65,9 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
     """
 
     name = "depthwise_conv"
-    summary = "masked depthwise convolution: tiles of outputs in registers, rows of pixels one after the other"
+    summary = (
+        "masked depthwise convolution: tiles of outputs in registers, rows of pixels one after the other"
+    )
     source = (
         "Howard et al., MobileNets, 2017; Gale et al., Sparse GPU Kernels for Deep Learning, SC 2020, section VII-D "
         "(depthwise convolutions with fused bias and ReLU)"
@@ -108,7 +116,9 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
                 taken <= STATIC_BYTES, f"weights take at most {STATIC_BYTES} bytes of shared memory ({taken})"
             )
         unrolled = _outputs(c) * c.lanes * p.taps
-        yield Constraint(unrolled <= MOST_UNROLLED, f"a thread has at most {MOST_UNROLLED} products ({unrolled})")
+        yield Constraint(
+            unrolled <= MOST_UNROLLED, f"a thread has at most {MOST_UNROLLED} products ({unrolled})"
+        )
         threads = self._threads(p, c)
         yield Constraint(threads < LARGEST_COORDINATE, f"threads ({threads}) are counted with 31 bits")
         yield enough_registers(_registers(p, c), c.threads, at_a_time=8)
@@ -170,7 +180,8 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         resident = resident_blocks(c.threads, _registers(p, c), 0, device) * c.threads
         waves = max(1.0, warps * WARP / (resident * device.multiprocessors))
         at_once = 1 if _loads_all(p, c) else 2
-        waiting = ARRIVED_US * (at_once * waves + (live < ALL_LIVE))
+        alone = ALONE_CYCLES * issued / rates.clock_mhz
+        waiting = waves * (at_once * ARRIVED_US + alone) + (live < ALL_LIVE) * ARRIVED_US
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
         # Rows between tiles are read from L2 for both.
         down = _reach(c.tile_rows, p.filter_size.rows, p.stride.rows, p.dilation.rows) / c.tile_rows
@@ -241,7 +252,10 @@ def _loads(problem: MaskedConv2dProblem, config: DepthwiseConvConfig) -> tuple[f
         return rows * columns, c.lanes * p.dtype.itemsize, rows * columns * c.lanes
     vector = _vectors(p, c)[0]
     lead = -p.padding.columns % vector
-    pieces = [min(vector, lead + columns - i * vector) - (lead if i == 0 else 0) for i in range(ceil_div(lead + columns, vector))]
+    pieces = [
+        min(vector, lead + columns - i * vector) - (lead if i == 0 else 0)
+        for i in range(ceil_div(lead + columns, vector))
+    ]
     loads = sum(n if n <= 2 and n < vector else 1 for n in pieces)
     return rows * loads, c.tile_columns * p.stride.columns * p.dtype.itemsize, rows * columns
 
