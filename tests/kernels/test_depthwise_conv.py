@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conv_launches import DEPTHWISE, DEPTHWISE_PLANES, conv, worst
+from conv_launches import DEPTHWISE_PLANES, conv, worst
 from tuning_samples import H100
 
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain

@@ -23,7 +23,6 @@ from sparsegen.kernels.layouts.limits import SCHEDULERS, enough_registers, resid
 from sparsegen.kernels.layouts.loads import LINE_BYTES, LOAD_BYTES, widest_vector
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf, Rest
-from sparsegen.operators.convolution.masked_conv2d import UNIT
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
