@@ -192,8 +192,8 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         self, problem: MaskedConv2dProblem, features: Features, device: Device
     ) -> DepthwiseConvConfig:
         """The tile, channels and threads that should take the least time."""
-        some = [c for c in _candidates(problem) if self.is_valid(problem, c, device)]
-        return self.fastest(problem, features, some, device)
+        some = _candidates(problem)
+        return self.fastest_valid(problem, features, some, device, otherwise=DepthwiseConvConfig())
 
     @staticmethod
     def _threads(problem: MaskedConv2dProblem, config: DepthwiseConvConfig) -> int:
