@@ -37,8 +37,8 @@ class Command:
 
 
 def computed_traits(family: AnyFamily) -> tuple[str, ...]:
-    """Options for a dtype, and for what else the family needs: a layout of a product or of images, few channels, groups,
-    small blocks.
+    """Options for a dtype, and for what else the family needs: a layout of a product or of images, few channels or
+    groups, small blocks.
     """
     if family.name == "plane_conv":
         return ("--dtype", "float16", "--layout", "nchw")

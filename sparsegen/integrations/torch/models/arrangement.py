@@ -133,8 +133,8 @@ _KINDS = {nn.ReLU: Activation.RELU, nn.GELU: Activation.GELU}
 
 
 def sites_in_sequences(model: nn.Module, layers: Mapping[str, nn.Module]) -> Iterator[ActivationSite]:
-    """Activations right behind these layers in an `nn.Sequential`, found without a call; what was a norm that became part
-    of a layer does not count.
+    """Activations right behind these layers in an `nn.Sequential`, found without a call; `nn.Identity`, as in the place
+    of a folded norm, does not count.
     """
     names: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
