@@ -39,8 +39,8 @@ class Convolution(Distribution):
         "channels in one of ten",
         "filters": "3 × 3 in half of the rows, else 1 × 1, 5 × 5, 7 × 7, 2 × 2, 3 × 1, 1 × 7; strides 1 (three "
         "of five), 2 and "
-        "3; padded to the image's size in four of five, else not; dilation 2 in one of twelve; two groups, four, or one for "
-        "each of as many filters as channels in one of twelve",
+        "3; padded to the image's size in four of five, else not; dilation 2 in one of twelve; two groups, four, or "
+        "one for each of as many filters as channels in one of twelve",
         "mask": "blocks of 8 to 128, some no squares; .02 to 1 of them live, all in one of eight; scattered, or "
         "blobs in "
         "half of the rows",
