@@ -44,7 +44,7 @@ def images(channels: int = 8) -> Tensor:
 
 
 class Clock:
-    """A clock by which a later arrangement takes so many times as long; it calls both."""
+    """Calls both arrangements, and says that the later one takes so many times as long."""
 
     captured = True
 
@@ -134,3 +134,14 @@ def test_gradients_and_autocast_go_by_pytorch(place: str) -> None:
     layer.activation = Activation.NONE
     with torch.no_grad(), pytest.raises((OperandError, RuntimeError)):
         layer(x[:, :3])
+
+
+def test_compiled_and_exported_they_compute_the_same(place: str) -> None:
+    made, x = separable(), images()
+    wanted = made(x)
+    convert(made, dense="never", fold_norms=True)
+    with torch.no_grad():
+        exported = torch.export.export(made, (x,)).module()
+        assert torch.allclose(exported(x), wanted, atol=1e-4)
+        assert torch.allclose(torch.compile(made, backend="eager")(x), wanted, atol=1e-4)
+        assert torch.allclose(made(x), wanted, atol=1e-4), "the tensors of a trace are not kept"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
@@ -15,6 +15,7 @@ from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import is_any_autocast
 from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.calls.layer_weights import conv_options, keep_hooks, own_parameters
+from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.reach import padding_in_numbers, reach_of
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_conv import masked_conv2d
@@ -23,6 +24,7 @@ from sparsegen.operators import Dilation, FilterSize, Padding, Stride
 from sparsegen.system.integers import ceil_div
 
 BLOCK = 256  # pixels of a side of a mask's block, as many as it may have
+_masks: dict[tuple[int, int, int, torch.device], PackedMask] = {}  # by images, blocks and device
 
 
 def is_depthwise(module: nn.Module) -> TypeGuard[nn.Conv2d]:
@@ -89,7 +91,7 @@ class DepthwiseConv2d(nn.Conv2d):
         rows, columns = reach_of(self).output_size((int(x.shape[2]), int(x.shape[3])))
         options: Any = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
         return masked_conv2d(
-            *(x, self.weight, _all_live(x.shape[0], rows, columns, x.device), self.bias),
+            *(x, self.weight, _all_live(x, rows, columns), self.bias),
             block=BLOCK,
             **options,
             groups=self.groups,
@@ -103,8 +105,16 @@ class DepthwiseConv2d(nn.Conv2d):
         return own if self.activation is Activation.NONE else f"{own}, activation={self.activation}"
 
 
-@lru_cache(maxsize=256)
-def _all_live(images: int, rows: int, columns: int, device: torch.device) -> PackedMask:
-    """The mask in which every block of images of so many outputs is live."""
-    blocks = images, ceil_div(rows, BLOCK), ceil_div(columns, BLOCK)
-    return PackedMask.of(torch.ones(blocks, dtype=torch.bool, device=device))
+def _all_live(x: Tensor, rows: int, columns: int) -> Tensor | PackedMask:
+    """Returns the mask of so many outputs of images all of whose blocks are live; one for all layers, but for what a
+    compiler or a graph makes for itself.
+    """
+    shape = x.shape[0], ceil_div(rows, BLOCK), ceil_div(columns, BLOCK)
+    if is_compiling():
+        return torch.ones(shape, dtype=torch.bool, device=x.device)
+    found = _masks.get((*shape, x.device))
+    if found is None:
+        found = PackedMask.of(torch.ones(shape, dtype=torch.bool, device=x.device))
+        if not is_capturing(x):
+            _masks[(*shape, x.device)] = found
+    return found
