@@ -48,6 +48,10 @@ MOST_ROOMS = 1 << 16  # of parts of long rows, times the queries of a tile
 REACHED = {64: 0.55, 128: 0.95, 192: 0.6, 256: 0.45}
 START_US, TILE_US = 0.9, 6.4
 ALONE = {1: 1.0, 2: 0.79}  # of that rate a tile reaches by itself, by the tiles that share a multiprocessor
+CLEARLY = 0.95  # of the time of shared tiles, below which tiles of one warpgroup take their place
+LATE = (
+    0.6  # of the time of all tiles, after which the longest row of a mask begins: 175 µs for 132, 256 for 252
+)
 LAST_WAVE = 0.9  # of the time that the last wave leaves multiprocessors idle, where tiles are alike
 PLAN_US = 6.0  # all blocks count live blocks and meet twice; estimated from the gradients' preparation
 
@@ -163,13 +167,18 @@ class TmaAttention(ForwardAttentionFamily[TmaAttentionConfig]):
         single = self.config_type(
             warpgroups="single", queries="registers" if problem.head_dim <= CHUNK else "shared"
         )
-        has_small = problem.has_mask and problem.block.rows < SHARED_ROWS
-        tiles = [single] if has_small else [self.config_type(), single]
-        if problem.head_dim > WIDE:
-            tiles = [self.config_type()]
         is_uneven = problem.density.longest or not problem.has_mask
-        configs = [replace(c, rows=rows) for c in tiles for rows in ("whole", "split")[: 1 + bool(is_uneven)]]
-        return self.fastest(problem, features, configs, device)
+        rows = ("whole", "split") if is_uneven else ("whole",)
+        together, alone = (
+            self.fastest(problem, features, [replace(c, rows=way) for way in rows], device)
+            for c in (self.config_type(), single)
+        )
+        if problem.head_dim > WIDE:
+            return together
+        if problem.has_mask and problem.block.rows < SHARED_ROWS:
+            return alone
+        us = [self.analytic_us(problem, features, c, device.typical_rated) for c in (together, alone)]
+        return alone if us[1] < CLEARLY * us[0] else together
 
     def analytic_us(
         self, problem: BlockAttentionProblem, features: Features, config: TmaAttentionConfig, device: Device
@@ -191,6 +200,8 @@ class TmaAttention(ForwardAttentionFamily[TmaAttentionConfig]):
         idle = max(0.0, 2.0 - longest * tiles) * (math.ceil(waves) - waves)
         steady = (waves + LAST_WAVE * idle) * (TILE_US + at_once * products / max(1, tiles))
         alone = TILE_US + longest * products / ALONE[at_once]
+        if problem.density.longest and config.rows == "whole":
+            alone += LATE * steady  # where the longest row of a mask lies is not known before
         return start + max(moved, steady, alone)
 
     @staticmethod
