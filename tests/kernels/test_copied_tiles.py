@@ -400,7 +400,7 @@ def test_halved_tiles(
     side: int,
     cluster: int,
 ) -> None:
-    """Of 45, 23, 26 or 14 wide tiles, those of the last wave are halved on 22 multiprocessors, and not on 6."""
+    """The last wave of 45, 23, 26 or 14 wide tiles is halved on 22 multiprocessors, and not on 6."""
     few = replace(device(), multiprocessors=multiprocessors)
     monkeypatch.setattr("sparsegen.testing.launches.device", lambda: few)
     problem = SddProblem(1000, 1816, 136, DType.FLOAT16, Block(side, side), w_layout=Layout.COLUMN)
