@@ -53,7 +53,6 @@ from sparsegen.system.integers import ceil_div, round_up
 EVEN_DENSITY = 0.97
 MOST_TAIL = 16
 WIDTHS = (256, 192, 128, 64)  # columns of a tile
-MORE_WIDTHS = (216, 176, 168)  # where the mask covers a factor, and B's columns need not be loaded by 64
 WIDEST = WIDTHS[0]
 MOST_ALTERNATIVES = 5
 KEPT = 0.5  # fraction of the L2 for the rows of A that a group of tiles reads again and again
@@ -340,7 +339,7 @@ class CopiedTiles(Family[P, C]):
 class SharedTilesConfig(WalkedTilesConfig):
     """Config of the `WalkedTiles` families."""
 
-    tile_n: int = tunable(256, (*WIDTHS, *MORE_WIDTHS), "columns of the result per thread block")
+    tile_n: int = tunable(256, WIDTHS[::-1], "columns of the result per thread block")
     shared: bool = tunable(
         False,
         (False, True),
@@ -357,16 +356,13 @@ class WalkedTiles(CopiedTiles[P, W]):
 
     template = "masked/tma_masked.cu.j2"
     scratch_names = ("counters", "parts")
+    few_widths: ClassVar[tuple[int, ...]] = WIDTHS  # of tiles, where few waves make a difference
     source = f"{CopiedTiles.source}; blocks that share tiles along the contraction: Osama et al., Stream-K, PPoPP 2023"
 
     def constraints(self, problem: P, config: W, device: Device) -> Iterator[Constraint]:
         yield from CopiedTiles.constraints(self, problem, config, device)
         yield walk_constraint(config.raster, config.tail)
         c = config
-        yield Constraint(
-            c.tile_n % PIECE == 0 or (Side.of(problem).b_by_inner and not c.shared),
-            f"tiles of {c.tile_n} columns are not shared, and the dense matrix is contiguous along the contraction",
-        )
         yield Constraint(
             not c.shared or c.cluster == 1, "blocks that share tiles share no loads: cluster is 1"
         )
@@ -412,7 +408,7 @@ class WalkedTiles(CopiedTiles[P, W]):
             few = replace(start, raster=1, tail=1, order=Order.PLACED.value)
             single = replace(few, cluster=1)
             some = (few, single, replace(single, shared=True))
-            return self._fastest_width(problem, features, some, device, (*WIDTHS, *MORE_WIDTHS))
+            return self._fastest_width(problem, features, some, device, self.few_widths)
         found = self._fastest_width(problem, features, (start, replace(start, cluster=1)), device)
         if self._leaves_l2(problem, found.raster, device):
             return replace(found, raster=8, tail=4)
