@@ -25,7 +25,7 @@ from sparsegen.integrations.torch.blocks.mask_launches import (
     launch_drop,
     launch_factors,
 )
-from sparsegen.integrations.torch.blocks.mask_states import Named
+from sparsegen.integrations.torch.blocks.mask_states import Named, generator_of, new_state, numbers_of
 from sparsegen.integrations.torch.blocks.masked_products import (
     dsd_gradients,
     gradient_launches,
@@ -91,6 +91,10 @@ class DropoutStep(ABC):
             and self._pays() is self.is_masked
         )
 
+    def state(self, x: Tensor) -> Any:
+        """A new state by PyTorch's generator of X's device, for X of a call of this kind."""
+        return new_state(x.device)
+
     @abstractmethod
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Any) -> Tensor:
         """The layer's result, before an activation that no kernel computes, by the mask that a state names."""
@@ -115,10 +119,15 @@ class DenseStep(DropoutStep):
         self._multiplies = given[0].requires_grad
         make = launch_factors if self._multiplies else launch_drop  # the former look at no element
         self._launch = make(rows, state, settings[0], *settings[1])
+        self._generator = generator_of(x.device)
 
     def is_for(self, settings: Settings, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         """See `DropoutStep.is_for`; a CUDA graph captures other launches."""
         return super().is_for(settings, x, weight, bias) and not is_capturing(x)
+
+    def state(self, x: Tensor) -> Named:
+        """See `DropoutStep.state`; numbers of a generator that gives them, which no launch stores."""
+        return new_state(x.device) if self._generator is None else numbers_of(self._generator)
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Named) -> Tensor:
         """See `DropoutStep`; numbers may stand for the state."""

@@ -41,17 +41,21 @@ def new_state(device: torch.device | str | None = None, generator: torch.Generat
 
 def new_numbers(device: torch.device) -> Numbers | None:
     """The numbers that `new_state` stores; None where the generator is to draw them on the device."""
-    if (
-        device.type != "cuda"
-        or is_rewritten()
-        or torch.cuda.is_current_stream_capturing()
-        or kernel_device_of(device) is None
-    ):
+    if device.type != "cuda" or is_rewritten() or torch.cuda.is_current_stream_capturing():
+        return None
+    generator = generator_of(device)
+    return None if generator is None else numbers_of(generator)
+
+
+def generator_of(device: torch.device) -> torch.Generator | None:
+    """PyTorch's generator of a GPU with sparsegen's kernels, which gives `numbers_of`; None of any other device."""
+    if device.type != "cuda" or kernel_device_of(device) is None:
         return None
     if not torch.cuda.default_generators:
         torch.cuda.init()
     index = torch.cuda.current_device() if device.index is None else device.index
-    return numbers_of(torch.cuda.default_generators[index])
+    found: torch.Generator = torch.cuda.default_generators[index]
+    return found
 
 
 def numbers_of(generator: torch.Generator) -> Numbers:
