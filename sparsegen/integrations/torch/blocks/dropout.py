@@ -238,7 +238,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
                 return None
             steps[LATEST] = step
         if not self.own_seed:
-            state = step.state(x)
+            state = step.new_state()
         else:
             state = self._own_state(x.device)
             state = state if step.is_masked else self._counted(state)

@@ -25,7 +25,7 @@ from sparsegen.integrations.torch.blocks.mask_launches import (
     launch_drop,
     launch_factors,
 )
-from sparsegen.integrations.torch.blocks.mask_states import Named, generator_of, new_state, numbers_of
+from sparsegen.integrations.torch.blocks.mask_states import Named, names_like, states_like
 from sparsegen.integrations.torch.blocks.masked_products import (
     dsd_gradients,
     gradient_launches,
@@ -65,10 +65,12 @@ class DropoutStep(ABC):
     """Launches of a step for tensors of one kind.
 
     Attributes:
+        new_state: names a mask by PyTorch's generator, for calls of this kind.
         is_masked: true if masked products run, and not dense ones.
         activates: true if the product computes the layer's activation.
     """
 
+    new_state: Callable[[], Any]
     is_masked: bool
     activates = False
 
@@ -90,10 +92,6 @@ class DropoutStep(ABC):
             and not x.data_ptr() & MISALIGNED
             and self._pays() is self.is_masked
         )
-
-    def state(self, x: Tensor) -> Any:
-        """A new state by PyTorch's generator of X's device, for X of a call of this kind."""
-        return new_state(x.device)
 
     @abstractmethod
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Any) -> Tensor:
@@ -117,17 +115,14 @@ class DenseStep(DropoutStep):
         x = given[0].detach()
         rows, self._shape = x.view(-1, x.shape[-1]), None if x.dim() == 2 else x.shape
         self._multiplies = given[0].requires_grad
+        self._factors: Tensor | None = None  # the latest
         make = launch_factors if self._multiplies else launch_drop  # the former look at no element
         self._launch = make(rows, state, settings[0], *settings[1])
-        self._generator = generator_of(x.device)
+        self.new_state = names_like(x)
 
     def is_for(self, settings: Settings, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         """See `DropoutStep.is_for`; a CUDA graph captures other launches."""
         return super().is_for(settings, x, weight, bias) and not is_capturing(x)
-
-    def state(self, x: Tensor) -> Named:
-        """See `DropoutStep.state`; numbers of a generator that gives them, which no launch stores."""
-        return new_state(x.device) if self._generator is None else numbers_of(self._generator)
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Named) -> Tensor:
         """See `DropoutStep`; numbers may stand for the state."""
@@ -137,7 +132,10 @@ class DenseStep(DropoutStep):
             made = self._launch(x, state).view(self._shape)
         else:
             made = self._launch(x.view(-1, self._shape[-1]), state).view(self._shape)
-        return linear(x * made if self._multiplies else made, weight, bias)
+        if not self._multiplies:
+            return linear(made, weight, bias)
+        self._factors = made  # else backward's thread frees its object, and waits for the interpreter's lock
+        return linear(x * made, weight, bias)
 
 
 class MaskedStep(DropoutStep):
@@ -167,6 +165,7 @@ class MaskedStep(DropoutStep):
         (x, weight, bias), self.activates = given, relu
         rows, shape = x.detach().view(-1, x.shape[-1]), x.shape
         rest = 1 / mask.density, *mask.shape, *mask.block, mask.density
+        self.new_state = states_like(x)
         self._draw = launch_draw(state, mask.layout, independent(settings[0]), early=early)
         self._product = product_launch(rows, weight, bias, mask.words, *rest, relu, str(Dense.NEVER))
         self._mask = *rest, str(Dense.NEVER)

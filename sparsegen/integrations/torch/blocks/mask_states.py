@@ -6,13 +6,19 @@ kernels count on. Calls that are traced or captured have PyTorch draw them on th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.calls.devices import kernel_device_of
 from sparsegen.integrations.torch.calls.direct import is_rewritten
-from sparsegen.integrations.torch.calls.plain_launches import PlainLaunches, stream_of
+from sparsegen.integrations.torch.calls.plain_launches import PlainLaunches, current_stream, stream_of
+from sparsegen.plan.arrays import empty_tensors
 from sparsegen.plan.block_dropout import bind_store_state
+from sparsegen.plan.executors import shared_executor
+from sparsegen.plan.own_launch import OwnBinding
 
 # Added to an offset; PyTorch's are multiples of it.
 COUNTED = 4
@@ -37,6 +43,28 @@ def new_state(device: torch.device | str | None = None, generator: torch.Generat
             _store.of(where)(stream_of(state), *numbers, state.data_ptr())
             return state
     return torch.randint(_HIGHEST, (2,), dtype=torch.int64, device=device, generator=generator)
+
+
+def states_like(x: Tensor) -> Callable[[], Tensor]:
+    """The function of `new_state` for calls with such a tensor that are neither traced nor captured."""
+    generator, where = generator_of(x.device), kernel_device_of(x.device)
+    if generator is None or where is None:
+        return partial(new_state, x.device)
+    bound, stream = OwnBinding(shared_executor(where), bind_store_state).bound, current_stream(x)
+    empty = empty_tensors(torch, (2,), torch.int64, x.device)
+
+    def new() -> Tensor:
+        state: Tensor = empty()
+        bound()(stream(), *numbers_of(generator), state.data_ptr())
+        return state
+
+    return new
+
+
+def names_like(x: Tensor) -> Callable[[], Named]:
+    """The same, of the numbers alone where there are some, which no launch stores."""
+    generator = generator_of(x.device)
+    return partial(new_state, x.device) if generator is None else partial(numbers_of, generator)
 
 
 def new_numbers(device: torch.device) -> Numbers | None:
