@@ -223,7 +223,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
     def _counted(self, state: Tensor) -> Tensor:
         """The layer's own state for a mask which no kernel of ours draws, and counts; the gradient needs it."""
         named = state.clone()
-        state[1] += 1
+        state[1].add_(1)
         return named
 
     def _again(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
