@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ _HIGHEST = 2**63 - 1
 _store = PlainLaunches(bind_store_state)
 
 Numbers = tuple[int, int]  # a seed and a step
-Named = Tensor | Numbers  # a state on the device, or what is in it
+Named: TypeAlias = Tensor | Numbers  # a state on the device, or what is in it
 
 
 def new_state(device: torch.device | str | None = None, generator: torch.Generator | None = None) -> Tensor:
