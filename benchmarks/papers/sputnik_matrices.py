@@ -53,6 +53,8 @@ class SputnikMatrices(BenchStudy):
     told = (
         "dlmc rn50/magnitude_pruning/0.9/",
         "dlmc transformer/magnitude_pruning/0.9/",
+        "dlmc-gradients transformer/magnitude_pruning/0.5/",
+        "dlmc-training transformer/magnitude_pruning/0.5/",
         "/magnitude_pruning/0.9/",
         "/0.9/",
     )
