@@ -11,6 +11,7 @@ from sparsegen.backends.emulator import device
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import families
+from sparsegen.kernels.convolution.depthwise_conv import DepthwiseConvConfig
 from sparsegen.kernels.convolution.halo_conv import HaloConvConfig
 from sparsegen.kernels.convolution.halo_conv_weights import HaloConvWeightsConfig
 from sparsegen.kernels.convolution.mma_conv import MmaConvConfig
@@ -31,6 +32,8 @@ MMA = MmaConvConfig(tile_m=64, tile_n=32, step=16, warps_m=2, warps_n=1, stages=
 WINDOW = WindowConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=1, stages=2, resident=1)
 PLANE = PlaneConvConfig(tile_m=64, tile_n=32, chunk=16, warps_m=2, warps_n=1, resident=1)
 TILE = TileConvConfig(tile_n=32, step=8)
+DEPTHWISE = DepthwiseConvConfig(2, 4, 2, channel_threads=8, threads=64)
+DEPTHWISE_PLANES = DepthwiseConvConfig(threads=64)
 STRIP = StripConvConfig(units_down=2, units_across=4, threads=128)
 HALO_WEIGHTS = HaloConvWeightsConfig(tile_m=128, tile_n=64, tap_rows=3, stages=2, parts=3)
 HALO_WEIGHTS_IN_TURNS = replace(HALO_WEIGHTS, tile_m=64, stages=4)

@@ -40,6 +40,7 @@ from sparsegen.operators import (
     FactorType,
     FilterVolume,
     Given,
+    Groups,
     ImageLayout,
     ItemValues,
     Layout,
@@ -363,6 +364,12 @@ PROBLEMS: dict[str, Problem] = {
         M, K, 3, 1, mask_of=MaskOf.INPUT, rest=Rest.KEPT, mask_block=MaskBlock(8, 8)
     ),
     "conv-planes-fp16": MaskedConv2dProblem(M, K, 64, 64, DType.FLOAT16, layout=ImageLayout.NCHW),
+    "conv-depthwise-fp16": MaskedConv2dProblem(
+        M, K, 64, 64, DType.FLOAT16, groups=Groups(64), epilogue=ConvEpilogue.BIAS_RELU
+    ),
+    "conv-depthwise-planes-fp32": MaskedConv2dProblem(
+        M, K, 24, 24, groups=Groups(24), mask_of=MaskOf.ANY_INPUT, layout=ImageLayout.NCHW
+    ),
     "conv-any-input-fp16": MaskedConv2dProblem(M, K, 64, 64, DType.FLOAT16, mask_of=MaskOf.ANY_INPUT),
     "conv-earlier-fp16": MaskedConv2dProblem(M, K, 64, 64, DType.FLOAT16, given=Given.EARLIER),
     "conv-weights-bf16": MaskedConv2dWeightsProblem(M, K, 64, 64, 2, DType.BFLOAT16),
@@ -393,11 +400,15 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "blocks-fp16-no-masks": BlockAttentionProblem(M, K, 2, 2, 64, DType.FLOAT16, masks=MasksOf.NOBODY),
 }
+# Problems of one family alone: others compute them as they do any groups.
+OWN = dict.fromkeys(("conv-depthwise-fp16", "conv-depthwise-planes-fp32"), "depthwise_conv")
 GOLDENS = [
     Golden(family, name, problem)
     for family in families().values()
     for name, problem in PROBLEMS.items()
-    if problem.operator == family.problem_type.operator and family.computes(problem)
+    if problem.operator == family.problem_type.operator
+    and OWN.get(name, family.name) == family.name
+    and family.computes(problem)
 ]
 GOLDENS += [  # what no simplest config includes
     Golden(families()[family], f"{problem}-{word}", PROBLEMS[problem], ((tunable, value),))

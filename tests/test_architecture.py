@@ -53,7 +53,7 @@ TORCH_GROUPS = {
     "points": {"calls"},
     "networks": set(),
     "attention": {"calls", "pattern", "blocks"},
-    "models": {"calls", "pattern"},
+    "models": {"calls", "convolution", "pattern"},
     "shipping": {"attention", "blocks", "calls", "convolution", "pattern"},
 }
 NEVER = (  # who, whom; in the order of the layers it could

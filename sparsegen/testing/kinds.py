@@ -116,7 +116,9 @@ class Kind:
         )
 
     def with_sizes(self, size: int) -> Kind:
-        return replace(self, sizes=tuple((name, size) for name, _ in self.sizes))
+        """The kind with this size for each, and as many groups if it has a filter for each channel."""
+        parameters = tuple((name, size if name == "groups" else value) for name, value in self.parameters)
+        return replace(self, sizes=tuple((name, size) for name, _ in self.sizes), parameters=parameters)
 
 
 def allows(problem_type: type[Problem], matrix: CsrMatrix) -> bool:
@@ -150,8 +152,11 @@ def kinds(family: AnyFamily, rng: random.Random) -> Iterator[Kind]:
     for traits in some if len(some) <= MOST_KINDS else in_pairs(some):
         sizes = tuple((name, rng.choice(sizes_of[traits])) for name in names)
         kind = Kind(family.problem_type, sizes, traits)
-        for name in names:
-            kind = _resized(family, kind, name, rng)
+        if _is_depthwise(family):
+            kind = replace(kind, parameters=(("groups", 1),)).with_sizes(rng.choice(SIZES_OF["channels"]))
+        else:
+            for name in names:
+                kind = _resized(family, kind, name, rng)
         yield replace(kind, parameters=_parameters(family, kind, rng))
 
 
@@ -162,6 +167,14 @@ def _sizes_of(family: AnyFamily) -> dict[Traits, list[int]]:
         traits: [size for size in SIZES if Kind.sized(family, size, traits).is_computed(family)]
         for traits in traits_of(family.problem_type)
     }
+
+
+def _is_depthwise(family: AnyFamily) -> bool:
+    """True if a family computes convolutions of one filter for each channel, and none of one group."""
+    if family.problem_type is not MaskedConv2dProblem:
+        return False
+    groups = (replace(Kind.sized(family, 16, ()), parameters=(("groups", count),)) for count in (1, 16))
+    return [kind.is_computed(family) for kind in groups] == [False, True]
 
 
 def _resized(family: AnyFamily, kind: Kind, name: str, rng: random.Random) -> Kind:
@@ -178,7 +191,9 @@ def _parameters(family: AnyFamily, kind: Kind, rng: random.Random) -> tuple[tupl
     if issubclass(kind.problem_type, PointsProblem):
         return (("filter_volume", rng.choice(FILTER_VOLUMES)), density)
     if kind.problem_type in CONVOLVED:
-        some = [replace(kind, parameters=(*sides.items(), density)) for sides in CONVOLUTIONS]
+        some = [
+            replace(kind, parameters=(*kind.parameters, *sides.items(), density)) for sides in CONVOLUTIONS
+        ]
         return rng.choice([one for one in some if one.is_computed(family)]).parameters
     if issubclass(kind.problem_type, BlockAttentionProblem):
         blocks = [

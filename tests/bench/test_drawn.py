@@ -149,7 +149,9 @@ def test_convolutions(operator: str) -> None:
     assert sides == {(3, 3), (1, 1), (5, 5), (7, 7), (2, 2), (3, 1), (1, 7)}
     assert Counter(f.rows for f in values(operator, "stride")).keys() == {1, 2, 3}
     assert {d.rows for d in values(operator, "dilation")} == {1, 2}
-    assert {g.count for g in values(operator, "groups")} == {1, 2, 4}
+    grouped = [c.problem for c in cases(operator) if c.problem.groups.count > 4]  # type: ignore[attr-defined]
+    assert {g.count for g in values(operator, "groups")} > {1, 2, 4} and len(grouped) < 0.1 * MANY
+    assert all(p.groups.count == p.channels == p.filters for p in grouped)  # type: ignore[attr-defined]
     assert {(b.rows, b.columns) for b in values(operator, "mask_block")} >= {(8, 8), (128, 128), (12, 20)}
     shares = [d.share for d in values(operator, "density")]
     assert min(shares) < 0.05 and 0.05 < sum(share == 1 for share in shares) / MANY < 0.25

@@ -37,11 +37,13 @@ class Command:
 
 
 def computed_traits(family: AnyFamily) -> tuple[str, ...]:
-    """Options for a dtype, and for what else the family needs: a layout of a product or of images, few channels, small
-    blocks.
+    """Options for a dtype, and for what else the family needs: a layout of a product or of images, few channels or
+    groups, small blocks.
     """
     if family.name == "plane_conv":
         return ("--dtype", "float16", "--layout", "nchw")
+    if family.name == "depthwise_conv":
+        return ("--dtype", "float16", "--channels", "8", "--filters", "8", "--groups", "8")
     if family.name == "strip_conv":
         return ("--dtype", "float16", "--channels", "4", "--filters", "8")
     if family.name.startswith(("tma_block_dsd", "tma_block_sdd")):

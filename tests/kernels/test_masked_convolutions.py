@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conv_launches import (
+    DEPTHWISE,
+    DEPTHWISE_PLANES,
     HALO,
     HALO_WEIGHTS,
     HALO_WEIGHTS_IN_TURNS,
@@ -32,6 +34,7 @@ from sparsegen.operators import DType, ImageLayout, MaskedConv2dWeightsProblem, 
 PLANES = {"layout": ImageLayout.NCHW}
 FAR = {"dilation": "16x9", "padding": "20x9", "mask_block": "3x5"}  # taps pass over rows of blocks
 FEW = {"channels": 3, "filters": 1, "dtype": "float32"}
+EACH = {"channels": 18, "filters": 18, "groups": 18}  # a filter for each channel
 
 
 def name(value: Any) -> str | None:
@@ -60,6 +63,8 @@ def problem(config: Any, height: int, width: int, **fields: Any) -> Any:
             (TILE, {}),
             (TILE, PLANES),
             (STRIP, FEW),
+            (DEPTHWISE, EACH),
+            (DEPTHWISE_PLANES, {**EACH, **PLANES}),
         )
         for mask_of in MaskOf
         if config is not STRIP or mask_of is not MaskOf.ANY_INPUT
@@ -102,6 +107,7 @@ def test_rows_of_more_blocks_than_a_word_has(
     ("config", "block", "fields"),
     [
         *((PLANE, block, {"mask_of": m, **PLANES}) for block in ("8x40", "3x5") for m in MaskOf),
+        *((DEPTHWISE, block, {"mask_of": m, **EACH}) for block in ("8x40", "3x5") for m in MaskOf),
         *((WINDOW, block, {"mask_of": m}) for block in ("8x40", "8x256", "3x5") for m in MaskOf),
         *((config, block, {}) for config in (HALO_WEIGHTS, WINDOW_WEIGHTS) for block in (8, "8x40", "8x256")),
     ],

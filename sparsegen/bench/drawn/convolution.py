@@ -26,6 +26,7 @@ from sparsegen.operators import (
 )
 from sparsegen.system.integers import round_up
 
+EACH = 0  # groups of depthwise convolutions: as many as channels
 BLOCKS = ("8", "16", "32", "64", "128", "8x16", "16x8", "12x20")
 
 
@@ -38,8 +39,8 @@ class Convolution(Distribution):
         "channels in one of ten",
         "filters": "3 × 3 in half of the rows, else 1 × 1, 5 × 5, 7 × 7, 2 × 2, 3 × 1, 1 × 7; strides 1 (three "
         "of five), 2 and "
-        "3; padded to the image's size in four of five, else not; dilation 2 and two or four groups in one of twelve "
-        "each",
+        "3; padded to the image's size in four of five, else not; dilation 2 in one of twelve; two groups, four, or "
+        "one for each of as many filters as channels in one of twelve",
         "mask": "blocks of 8 to 128, some no squares; .02 to 1 of them live, all in one of eight; scattered, or "
         "blobs in "
         "half of the rows",
@@ -53,9 +54,11 @@ class Convolution(Distribution):
         )
         dilation = 2 if max(sides) > 1 and draw.chance(1 / 12) else 1
         same = tuple(dilation * (side - 1) // 2 for side in sides)
-        groups = draw.one_of((2, 4)) if draw.chance(1 / 12) else 1
+        groups = draw.one_of((2, EACH, 4, EACH)) if draw.chance(1 / 12) else 1
         channels = 3 if draw.chance(0.1) and groups == 1 else draw.size(9, 512)
         filters = draw.size(9, 512)
+        if groups == EACH:
+            groups = filters = channels
         channels, filters = (size if groups == 1 else round_up(size, groups) for size in (channels, filters))
         height = draw.size(30, 1080)
         return {

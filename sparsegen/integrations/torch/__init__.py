@@ -47,6 +47,7 @@ from sparsegen.integrations.torch.blocks.masked_products import dsd, dsd_transpo
 from sparsegen.integrations.torch.blocks.partial_blocks import PartialBlocks
 from sparsegen.integrations.torch.blocks.scaled_products import scaled_dsd, scaled_sdd
 from sparsegen.integrations.torch.calls.activations import Activation
+from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
 from sparsegen.integrations.torch.convolution.drop_block import DropBlockConv2d
 from sparsegen.integrations.torch.convolution.masked_conv import MaskedConv2d, masked_conv2d
 from sparsegen.integrations.torch.convolution.masked_conversion import (
@@ -95,6 +96,7 @@ __all__ = [
     "ConvertedLayer",
     "ConvolutionReport",
     "DenseLayer",
+    "DepthwiseConv2d",
     "DropBlockConv2d",
     "DropoutLinear",
     "InSituTuning",

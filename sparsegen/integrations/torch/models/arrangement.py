@@ -11,6 +11,7 @@ from torch import nn
 
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.layer_weights import has_own_hooks
+from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
 from sparsegen.integrations.torch.models.model_trace import ActivationSite
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart
@@ -46,7 +47,7 @@ class Arranger:
         self,
         model: nn.Module,
         dense: Mapping[str, nn.Module],
-        sparse: Mapping[str, SparseLinear],
+        sparse: Mapping[str, SparseLinear | DepthwiseConv2d],
         sites: Sequence[ActivationSite] = (),
         shared: Sequence[Sequence[str]] = (),
         holders: Mapping[str, nn.Module] = MappingProxyType({}),
@@ -58,7 +59,9 @@ class Arranger:
         """
         self.model, self.sparse = model, sparse
         self._holders = {**sparse, **holders}
-        self.sites = tuple(site for site in sites if set(site.layers) <= sparse.keys())
+        self.sites = tuple(
+            site for site in sites if set(site.layers) <= sparse.keys() and _is_taken(site, sparse)
+        )
         of_layer = {name: site for site in self.sites for name in site.layers}
         self.shared = tuple(
             names
@@ -68,7 +71,8 @@ class Arranger:
         )
         self._dense = dense
         # Before any trial, so that equal models have equal handles, which name code in Inductor's cache.
-        self._together = {names: SharedInput([sparse[name] for name in names]) for names in self.shared}
+        linear = {name: layer for name, layer in sparse.items() if isinstance(layer, SparseLinear)}
+        self._together = {names: SharedInput([linear[name] for name in names]) for names in self.shared}
         self._modules = {site.names: model.get_submodule(site.names[0]) for site in self.sites}
 
     def may_share(self, names: Sequence[str]) -> bool:
@@ -87,7 +91,8 @@ class Arranger:
         """
         for name, layer in self.sparse.items():
             layer.activation = Activation.NONE
-            layer.shares(None)
+            if isinstance(layer, SparseLinear):
+                layer.shares(None)
             module = self._holders[name] if name in forms else self._dense[name]
             _put(self.model, name, module)
         for site in self.sites:
@@ -98,11 +103,17 @@ class Arranger:
             for name in site.layers if fuses else ():
                 self.sparse[name].activation = site.activation
         for names, together in self._together.items():
-            layers = [self.sparse[name] for name in names]
+            layers = [layer for name in names if isinstance(layer := self.sparse[name], SparseLinear)]
             has_one_activation = len({layer.activation for layer in layers}) == 1
             if has_one_activation and all(forms.get(name, PLAIN).one_launch for name in names):
                 for number, layer in enumerate(layers):
                     layer.shares(SharedPart(together, number))
+
+
+def _is_taken(site: ActivationSite, layers: Mapping[str, SparseLinear | DepthwiseConv2d]) -> bool:
+    """True if an activation may be part of all the layers whose results it gets."""
+    own = (layers[name] for name in site.layers)
+    return all(layer.takes(site.activation) for layer in own if isinstance(layer, DepthwiseConv2d))
 
 
 def _alike(names: Sequence[str], sites: Mapping[str, ActivationSite]) -> Iterator[tuple[str, ...]]:
@@ -122,14 +133,16 @@ _KINDS = {nn.ReLU: Activation.RELU, nn.GELU: Activation.GELU}
 
 
 def sites_in_sequences(model: nn.Module, layers: Mapping[str, nn.Module]) -> Iterator[ActivationSite]:
-    """Activations right behind these layers in an `nn.Sequential`, found without a call."""
+    """Activations right behind these layers in an `nn.Sequential`, found without a call; `nn.Identity`, as in the place
+    of a folded norm, does not count.
+    """
     names: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(id(module), []).append(name)
     for name, sequence in model.named_modules():
         if type(sequence) is not nn.Sequential:
             continue
-        children = list(sequence.named_children())
+        children = [child for child in sequence.named_children() if not _is_nothing(child[1])]
         for (first, layer), (second, activation) in pairwise(children):
             kind = _KINDS.get(type(activation))
             own, behind = (f"{name}.{child}" if name else child for child in (first, second))
@@ -140,3 +153,8 @@ def sites_in_sequences(model: nn.Module, layers: Mapping[str, nn.Module]) -> Ite
             alone = names[id(layer)] == [own] and names[id(activation)] == [behind]
             if alone and not has_own_hooks(layer) and not has_own_hooks(activation):
                 yield ActivationSite(kind, (behind,), (own,))
+
+
+def _is_nothing(module: nn.Module) -> bool:
+    """True if a module gives back what it gets, and nobody sees it."""
+    return type(module) is nn.Identity and not has_own_hooks(module)

@@ -23,6 +23,7 @@ from sparsegen.integrations.torch.calls.layer_weights import (
     is_made_of_others,
     low_bits_of,
 )
+from sparsegen.integrations.torch.convolution.depthwise import is_depthwise
 from sparsegen.integrations.torch.models.conversion_report import DenseLayer
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pointwise import Convertible, is_convertible
@@ -63,6 +64,7 @@ class Candidates:
 
     Attributes:
         layers: the candidates, by name.
+        depthwise: convolutions of one filter for each channel, which are not pruned: another kernel may compute them.
         left: the layers that stay dense, by name, each with the reason.
     """
 
@@ -71,7 +73,7 @@ class Candidates:
 
         Args:
             exclude: globs of the names of modules that stay dense.
-            convolves: take convolutions of larger filters too.
+            convolves: take convolutions of larger filters too, and depthwise ones.
 
         Raises:
             PruningError: there is none, or one has no data.
@@ -83,6 +85,11 @@ class Candidates:
             name: module
             for name, module in model.named_modules()
             if _counts(module, convolves) and name and name not in self.left
+        }
+        self.depthwise: dict[str, nn.Conv2d] = {
+            name: module
+            for name, module in model.named_modules()
+            if convolves and is_depthwise(module) and name and name not in self.left
         }
         if not self.layers:
             raise PruningError(
@@ -209,7 +216,7 @@ def _obstacle(
         return why
     if not matrices:
         return ""
-    if not _counts(module, convolves):
+    if not _counts(module, convolves) and not (convolves and is_depthwise(module)):
         return _why_not_convertible(module)
     if any(fnmatchcase(name, glob) for glob in exclude):
         return "left out by name"
@@ -234,7 +241,8 @@ def _why_not_convertible(module: nn.Module) -> str:
     if type(module) is not nn.Conv2d:
         return "not a plain torch.nn.Linear"
     if module.groups > 1:
-        return f"a convolution of {module.groups} groups"
+        depthwise = ": give example_inputs to time it beside a kernel of ours" if is_depthwise(module) else ""
+        return f"a convolution of {module.groups} groups{depthwise}"
     kind = f"a convolution of {' × '.join(map(str, module.kernel_size))}"
     if is_sparse_convolution(module):
         return f"{kind}: give example_inputs to time it beside a sparse one"

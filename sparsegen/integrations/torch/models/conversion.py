@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.dispatch.pruned_times import LayerTime
 from sparsegen.errors import OperandError, PruningError
+from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
 from sparsegen.integrations.torch.models.arrangement import Arranger, Form, sites_in_sequences
 from sparsegen.integrations.torch.models.candidates import Candidates, kind_of
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
-from sparsegen.integrations.torch.models.folding import fold_batch_norms
+from sparsegen.integrations.torch.models.folding import folded
 from sparsegen.integrations.torch.models.in_situ import InSitu, decide
 from sparsegen.integrations.torch.models.model_clock import CompileMode
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
@@ -64,7 +66,8 @@ def convert(
     """Prune a model's linear layers and convolutions and replace them, in place, by sparse ones.
 
     Nothing is run without example inputs. Convolutions of larger filters than 1 × 1 are taken (`SparseConv2d`) where
-    example inputs decide, or ``dense="never"``; those of groups, such as depthwise ones, stay as they are.
+    example inputs decide, or ``dense="never"``, and so are depthwise ones, with all their weights (`DepthwiseConv2d`);
+    others of groups stay as they are.
 
     For a model that is pruned already, leave the sparsity out: its weights keep their zeros, no others are made, and
     layers whose share of zeros is below `LEAST_SPARSITY` stay dense.
@@ -96,7 +99,8 @@ def convert(
             ``torch.nn.Sequential``, and with example inputs all that a call shows, where the model is faster so.
             Without ``fuse`` none do, and no launch is shared.
         fold_norms: make batch norms part of the convolutions before them first, by `fold_batch_norms` with the example
-            inputs, whether convolutions become sparse or not; for a model in evaluation.
+            inputs, whether convolutions become sparse or not; for a model in evaluation. Where no layer can be sparse,
+            or the request is refused otherwise, none is folded.
         capture: time the model as a CUDA graph with the example inputs. Without, calls from Python are timed, in which
             a layer's time on the host counts too: for models that will be called so.
         compile_mode: mode of `torch.compile` in which the model will run, such as ``"reduce-overhead"``. In the end
@@ -127,42 +131,49 @@ def convert(
     if mode is not None and example_inputs is None:
         raise OperandError("compile_mode says how the model is timed: give example_inputs to time it with")
     rounding = Quantization.parse(value_type, group, symmetric)
-    if arguments.flag(fold_norms, "fold_norms", PruningError):
-        fold_batch_norms(model, example_inputs)
-    convolves = example_inputs is not None or policy is Dense.NEVER
-    candidates = Candidates(model, exclude, convolves=convolves)
-    pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
-    assumed = ASSUMED_TOKENS if example_inputs is None else ()  # these say by themselves what the layers see
-    asked = assumed if tokens is None else (tokens,)
-    times = candidates.times(pruned.report, asked, device, db)
-    if policy is Dense.AUTO and example_inputs is None:
-        candidates.leave_low_bits()
-        if rounding is None:
-            candidates.leave_slower(times, asked)
-    ready: dict[str, SparseLinear] = {}
-    holders: dict[str, nn.Module] = {}
-    for name, module in candidates.layers.items():
-        matrix = pruned.matrices[name]
-        if is_sparse_convolution(module):
-            holder = SparseConv2d.from_dense(module, _mask(module, matrix), run_dense=policy, db=db)
-            ready[name], holders[name] = holder.product, holder
-        else:
-            places = SparsePattern(matrix, run_dense=policy, db=db)
-            ready[name] = _on_pattern(module, places, torch.tensor(matrix.values), rounding)
+    folds = arguments.flag(fold_norms, "fold_norms", PruningError)
+    with ExitStack() as undone:  # where anything is refused, the model is as it was
+        for fold in folded(model, example_inputs) if folds else ():
+            undone.callback(fold.undo, model)
+        convolves = example_inputs is not None or policy is Dense.NEVER
+        candidates = Candidates(model, exclude, convolves=convolves)
+        pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
+        # Example inputs say by themselves what the layers see.
+        assumed = ASSUMED_TOKENS if example_inputs is None else ()
+        asked = assumed if tokens is None else (tokens,)
+        times = candidates.times(pruned.report, asked, device, db)
+        if policy is Dense.AUTO and example_inputs is None:
+            candidates.leave_low_bits()
+            if rounding is None:
+                candidates.leave_slower(times, asked)
+        ready: dict[str, SparseLinear | DepthwiseConv2d] = {}
+        holders: dict[str, nn.Module] = {}
+        for name, module in candidates.layers.items():
+            matrix = pruned.matrices[name]
+            if is_sparse_convolution(module):
+                holder = SparseConv2d.from_dense(module, _mask(module, matrix), run_dense=policy, db=db)
+                ready[name], holders[name] = holder.product, holder
+            else:
+                places = SparsePattern(matrix, run_dense=policy, db=db)
+                ready[name] = _on_pattern(module, places, torch.tensor(matrix.values), rounding)
+        for name, module in candidates.depthwise.items():
+            ready[name] = DepthwiseConv2d.from_dense(module)
+        undone.pop_all()
+    dense_layers = {**candidates.layers, **candidates.depthwise}
     found = None
     if example_inputs is None:
-        sites = tuple(sites_in_sequences(model, candidates.layers)) if fuses else ()
-        arranger = Arranger(model, candidates.layers, ready, sites, holders=holders)
+        sites = tuple(sites_in_sequences(model, dense_layers)) if fuses else ()
+        arranger = Arranger(model, dense_layers, ready, sites, holders=holders)
         arranger.arrange(dict.fromkeys(ready, Form(fused=True)))
     else:
         found = decide(
-            *(model, candidates.layers, ready, example_inputs),
+            *(model, dense_layers, ready, example_inputs),
             fuse=fuses,
             capture=captures,
             compile_mode=mode,
             holders=holders,
         )
-    again = tuple(name for name in ready if pruned.is_pruned_again(name))
+    again = tuple(name for name in candidates.layers if pruned.is_pruned_again(name))
     return conversion_report(
         *(model, ready, candidates.left, asked, times, found),
         assumes_tokens=tokens is None and example_inputs is None,
@@ -172,7 +183,7 @@ def convert(
 
 def conversion_report(
     model: nn.Module,
-    ready: Mapping[str, SparseLinear],
+    ready: Mapping[str, SparseLinear | DepthwiseConv2d],
     left: Mapping[str, DenseLayer],
     tokens: Sequence[int],
     times: Mapping[str, tuple[LayerTime, ...]],
@@ -192,12 +203,13 @@ def conversion_report(
     if found is not None:
         for name in ready.keys() - set(found.kept):
             left[name] = DenseLayer(name, kind_of(model.get_submodule(name)), _why_not(name, found))
+    order = {name: i for i, (name, _) in enumerate(model.named_modules())}
+    ready = {name: ready[name] for name in sorted(ready, key=lambda name: order[name])}
     together = _together({name: layer for name, layer in ready.items() if name not in left})
     converted = tuple(
         ConvertedLayer(
             name,
-            layer.pattern.shape,
-            layer.pattern.nnz,
+            *_size(layer),
             times.get(name, ()),
             layer.activation,
             together.get(name, ()),
@@ -206,7 +218,6 @@ def conversion_report(
         for name, layer in ready.items()
         if name not in left
     )
-    order = {name: i for i, (name, _) in enumerate(model.named_modules())}
     dense_layers = tuple(sorted(left.values(), key=lambda d: order[d.name]))
     wide = tuple(
         layer.name
@@ -229,17 +240,24 @@ def _mask(module: nn.Conv2d, matrix: CsrMatrix) -> Tensor:
     return kept.reshape(filters, *sizes, channels).permute(0, 3, 1, 2)
 
 
-def _together(layers: Mapping[str, SparseLinear]) -> dict[str, tuple[str, ...]]:
+def _size(layer: SparseLinear | DepthwiseConv2d) -> tuple[tuple[int, int], int]:
+    """Rows, columns and nonzeros of a layer's weight; a depthwise one keeps all, channels × taps."""
+    if isinstance(layer, DepthwiseConv2d):
+        return (layer.out_channels, layer.weight[0].numel()), layer.weight.numel()
+    return layer.pattern.shape, layer.pattern.nnz
+
+
+def _together(layers: Mapping[str, SparseLinear | DepthwiseConv2d]) -> dict[str, tuple[str, ...]]:
     """The layers that share a launch, by each one's name."""
     of_layer = {id(layer): name for name, layer in layers.items()}
     found = {}
     for name, layer in layers.items():
-        if layer.one_launch_with:
+        if isinstance(layer, SparseLinear) and layer.one_launch_with:
             found[name] = tuple(of_layer[id(other)] for other in layer.one_launch_with)
     return found
 
 
-def _rounded(layer: SparseLinear) -> tuple[Quantization | None, float | None]:
+def _rounded(layer: SparseLinear | DepthwiseConv2d) -> tuple[Quantization | None, float | None]:
     """Rounding of a layer's values, and the error of their norm; None of one whose values were not rounded."""
     return (layer.rounding, layer.rounding_error) if isinstance(layer, QuantizedLinear) else (None, None)
 

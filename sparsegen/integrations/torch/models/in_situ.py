@@ -7,6 +7,7 @@ the same conversion of an equal model, in this process or another, times nothing
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from sparsegen import backends
 from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.calls.example_inputs import arguments_of
+from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
 from sparsegen.integrations.torch.models.arrangement import PLAIN, Arranger, Form
 from sparsegen.integrations.torch.models.model_clock import (
     ROUNDS,
@@ -96,7 +98,7 @@ class InSitu:
 def decide(
     model: nn.Module,
     dense: Mapping[str, Convertible],
-    sparse: Mapping[str, SparseLinear],
+    sparse: Mapping[str, SparseLinear | DepthwiseConv2d],
     example_inputs: object,
     clock: ModelClock | None = None,
     *,
@@ -172,12 +174,16 @@ def decide(
 
 
 @contextmanager
-def _never_dense(layers: Iterable[SparseLinear]) -> Iterator[None]:
+def _never_dense(layers: Iterable[SparseLinear | DepthwiseConv2d]) -> Iterator[None]:
     """Lets layers run sparse products alone, as the dense ones are in the model beside which they are timed.
 
     Rounded layers race dense products of their codes, which the model has not.
     """
-    patterns = [layer.pattern for layer in layers if not isinstance(layer, QuantizedLinear)]
+    patterns = [
+        layer.pattern
+        for layer in layers
+        if isinstance(layer, SparseLinear) and not isinstance(layer, QuantizedLinear)
+    ]
     before = [pattern.run_dense for pattern in patterns]
     for pattern in patterns:
         pattern.run_dense = Dense.NEVER
@@ -239,7 +245,8 @@ class _Trials:
             self._steps[number] = replace(step, kept=stays, dropped=step.kept and not stays)
         self._arranger.arrange(self._kept)
         for name, layer in self._arranger.sparse.items():
-            if name not in self._kept or self._kept[name].one_launch:
+            runs_alone = name in self._kept and not self._kept[name].one_launch
+            if isinstance(layer, SparseLinear) and not runs_alone:
                 layer.pattern.forget()  # drops what only trials ran
         return InSitu(before, after, self._called is Called.DEVICE, tuple(self._steps), ())
 
@@ -317,13 +324,20 @@ def _groups(arranger: Arranger, tokens: Mapping[str, tuple[int, ...]]) -> list[t
             groups.setdefault(key, []).append(name)
 
     def work(names: Sequence[str]) -> int:
-        return sum(
-            sparse[n].pattern.shape[0] * sparse[n].pattern.shape[1] * max(1, sum(tokens[n])) for n in names
-        )
+        return sum(math.prod(_shape(sparse[n])) * max(1, sum(tokens[n])) for n in names)
 
     return sorted((tuple(names) for names in groups.values()), key=work, reverse=True)
 
 
-def _likeness(layer: SparseLinear) -> tuple[Any, ...]:
+def _shape(layer: SparseLinear | DepthwiseConv2d) -> tuple[int, int]:
+    """Rows and columns of a layer's weight; of a depthwise one channels and taps."""
+    if isinstance(layer, DepthwiseConv2d):
+        return layer.out_channels, math.prod(layer.kernel_size)
+    return layer.pattern.shape
+
+
+def _likeness(layer: SparseLinear | DepthwiseConv2d) -> tuple[Any, ...]:
+    if isinstance(layer, DepthwiseConv2d):
+        return _shape(layer), layer.stride, layer.dilation, layer.bias is None, layer.weight.dtype
     density = round((1 - layer.pattern.sparsity) / DENSITY_STEP)
     return layer.pattern.shape, density, layer.bias is None, layer.dtype

@@ -18,6 +18,7 @@ from sparsegen.dispatch.dense_or_sparse import Faster
 from sparsegen.errors import SparsegenError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
+from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
 from sparsegen.integrations.torch.models.arrangement import Form
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
@@ -39,7 +40,7 @@ class ModelFacts:
         self,
         model: nn.Module,
         example_inputs: object,
-        sparse: Mapping[str, SparseLinear],
+        sparse: Mapping[str, SparseLinear | DepthwiseConv2d],
         tokens: Mapping[str, tuple[int, ...]],
         *,
         captures: bool,
@@ -115,7 +116,9 @@ class ModelFacts:
 
     def race(self, ours: Mapping[str, Form], other: Mapping[str, Form]) -> tuple[ModelLayer | None, str]:
         """Returns what a race of two arrangements is recorded with: a sparse layer, and the context."""
-        first = next(name for name in ours if other.get(name) != ours[name])
+        # A layer that changes, if there is one with a product of its own.
+        changed = sorted(ours, key=lambda name: other.get(name) == ours[name])
+        first = next((name for name in changed if self._layers[name] is not None), changed[0])
         arrangements = [
             [
                 f"{name} {form} {self._tokens[name]} {self._layers[name]}{self._codes.get(name, '')}"
@@ -131,8 +134,12 @@ def _compiled(config: Config, problem: Problem, toolchain: Toolchain) -> None:
         compile_variant(config, problem, toolchain)
 
 
-def _looked_up(layer: SparseLinear, tokens: tuple[int, ...]) -> ModelLayer | None:
-    """The layer's own product; None where no kernel of ours runs, so that nothing is recorded."""
+def _looked_up(layer: SparseLinear | DepthwiseConv2d, tokens: tuple[int, ...]) -> ModelLayer | None:
+    """The layer's own product; None where no kernel of ours runs, so that nothing is recorded, and for a convolution
+    that is no product.
+    """
+    if isinstance(layer, DepthwiseConv2d):
+        return None
     device, count = kernel_device(layer.values), max(tokens, default=0)
     if device is None or not count:
         return None
