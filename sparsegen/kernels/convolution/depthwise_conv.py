@@ -207,7 +207,7 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
 
 
 def _candidates(problem: MaskedConv2dProblem) -> Iterator[DepthwiseConvConfig]:
-    """Yields configs of which one is fast; the smallest tiles are valid for every problem in scope."""
+    """Yields configs to choose from; the smallest tiles are valid for every problem in scope."""
     p = problem
     lanes, beside = ((1,), (1,)) if p.layout.has_planes else ((2, 4, 8, 1), (8, 16, 32))
     for down, across, lane, channel_threads in product((4, 8, 2, 1), (4, 8, 2, 1), lanes, beside):
