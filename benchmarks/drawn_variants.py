@@ -2,14 +2,18 @@
 
     python -m benchmarks.drawn_variants --seed 7 --operator dsd --operator sdd [--rows 10] [--configs 12] [--limit 100]
     python -m benchmarks.drawn_variants --listed --operator dsd [--configs 12]  # problems of `benchmarks.off_the_list`
+    python -m benchmarks.drawn_variants --operator masked_conv2d --rows 30 --having layout=nchw --family plane_conv
+    python -m benchmarks.drawn_variants ... --compile-for nvidia-h200  # no GPU: fills the cache
     python -m benchmarks.drawn_variants told drawn_variants.db [--operator dsd]   # no GPU
     python -m benchmarks.drawn_variants keep drawn_variants.db -o variants.json.xz  # no GPU
 
 Of each row (`sparsegen bench --suite drawn`) it times every family's heuristic config and its alternatives, and others
-that differ from these in one or two tunables, or in all. Every result is checked first. Rows that the database holds
-stay. ``told`` prints, for each family, the expected over the measured times, and for each operator how much slower than
-the fastest config that is known the heuristic config of the family is that predictions put first. ``keep`` exports a
-database as results are committed: as fine as the clocks that told it (`make_seeds.shortened`).
+that differ from these in one or two tunables, or in all (``--spread``: most of them in all); ``--family`` names the
+families whose other configs are timed beside the heuristic ones, and ``--having`` keeps the rows whose problems have a
+field's value. Every result is checked first. Rows that the database holds stay. ``told`` prints, for each family, the
+expected over the measured times, and for each operator how much slower than the fastest config that is known the
+heuristic config of the family is that predictions put first. ``keep`` exports a database as results are committed: as
+fine as the clocks that told it (`make_seeds.shortened`).
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ import json
 import math
 import random
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,22 +47,39 @@ from sparsegen.kernels.base import AnyFamily, Device
 from sparsegen.kernels.config import Config
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.measure.summary import summarize
+from sparsegen.operators import Problem
 from sparsegen.plan.variants import RenderedVariant
 from sparsegen.system.numpy_types import Array
 from sparsegen.system.publish import publish_text
 from sparsegen.system.quantities import microseconds
+from sparsegen.tuning.prediction.targets import find_target
 from sparsegen.tuning_db.exchange import Content, document
 from sparsegen.tuning_db.layer import with_rates
 from sparsegen.tuning_db.records import Measurement, Outcome, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
 TRIES = 40  # draws for each config that is wanted: most may break a constraint
+SPREAD_TRIES = 3 * TRIES  # where most differ in all tunables
 ROUNDS, SAMPLES = 2, 9
+AHEAD, DRAWING = 8, 2  # rows that are drawn before they are measured, and threads that draw
 SLOW = 8.0  # times of the fastest, from which on a config is timed once
 
 
-def candidates(workload: Workload, device: Device, count: int, seed: int) -> list[Config]:
-    """Returns every family's heuristic config, then others, about ``count`` in all."""
+def candidates(
+    workload: Workload,
+    device: Device,
+    count: int,
+    seed: int,
+    names: Sequence[str] = (),
+    *,
+    spread: bool = False,
+) -> list[Config]:
+    """Returns every family's heuristic config, then others, about ``count`` in all.
+
+    Args:
+        names: families that the others are of; all if there is none.
+        spread: most of the others differ from the first ones in all tunables, else in one or two.
+    """
     problem, features = workload.problem, workload.features
     families = [f for f in families_of(problem.operator) if f.computes(problem)]
     found: dict[Config, None] = {}
@@ -66,15 +88,17 @@ def candidates(workload: Workload, device: Device, count: int, seed: int) -> lis
         if family.suits(problem, features, config, device):
             found[config] = None
     draw = random.Random(f"{seed} {problem}")
-    heuristics = list(found)
-    for config in heuristics:
+    starts = [config for config in found if not names or config.family_name in names]
+    for config in tuple(starts):
         others = list(family_of(config).alternatives(problem, features, device))
-        found |= dict.fromkeys(draw.sample(others, min(len(others), max(2, count // 3))))
-    starts = list(found)
-    for _ in range(TRIES * count):
+        some = draw.sample(others, min(len(others), max(2, count // 3)))
+        starts += [config for config in some if config not in found]
+        found |= dict.fromkeys(some)
+    numbers = (1, 2, *[None] * 14) if spread else (1, 1, 2, 2, None)
+    for _ in range((SPREAD_TRIES if spread else TRIES) * count):
         if not starts or len(found) >= count:
             break
-        config = _changed(draw.choice(starts), draw)
+        config = _changed(draw.choice(starts), draw, numbers)
         family = family_of(config)
         if family.is_worth_trying(problem, config, device) and family.suits(
             problem, features, config, device
@@ -83,10 +107,10 @@ def candidates(workload: Workload, device: Device, count: int, seed: int) -> lis
     return list(found)
 
 
-def _changed(config: Config, draw: random.Random) -> Config:
-    """A config that differs in one or two tunables, or in any number."""
+def _changed(config: Config, draw: random.Random, numbers: Sequence[int | None]) -> Config:
+    """A config that differs in one of these numbers of tunables, or in any (None)."""
     tunables = config.tunables()
-    some = draw.sample(tunables, min(len(tunables), draw.choice((1, 1, 2, 2, len(tunables)))))
+    some = draw.sample(tunables, min(len(tunables), draw.choice(numbers) or len(tunables)))
     changes: dict[str, Any] = {t.name: draw.choice(t.searched) for t in some}
     return replace(config, **changes)
 
@@ -137,6 +161,14 @@ def measured(row: Row, device: Device) -> Iterator[Measurement]:
         bench.close()
 
 
+def _field(text: str) -> tuple[str, str]:
+    """A field's name and value, of ``name=value``."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text} is no FIELD=VALUE")
+    return name, value
+
+
 @click.group(invoke_without_command=True)
 @click.pass_context
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the rows.")
@@ -145,33 +177,46 @@ def measured(row: Row, device: Device) -> Iterator[Measurement]:
 )
 @click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True, help="Of each operator.")
 @click.option("--listed", is_flag=True, help="Problems of benchmarks.off_the_list, not drawn ones.")
+@click.option("--having", type=_field, multiple=True, metavar="FIELD=VALUE", help="Only such problems.")
+@click.option("--family", "names", multiple=True, help="With configs beside the heuristic one; default: all.")
 @click.option("--configs", type=click.IntRange(min=1), default=12, show_default=True, help="Of each row.")
+@click.option("--spread", is_flag=True, help="Most configs differ in all tunables.")
 @click.option("--limit", type=float, default=100.0, show_default=True, help="Seconds in all.")
 @click.option("--db", type=click.Path(path_type=Path), default=Path("drawn_variants.db"), show_default=True)
 @click.option("--device", "where", help="default: the first GPU")
+@click.option("--compile-for", "target", help="Only compile, for a described device: nvidia-h200.")
 def main(
     context: click.Context,
     seed: int,
     operators: tuple[str, ...],
     rows: int,
     listed: bool,
+    having: tuple[tuple[str, str], ...],
+    names: tuple[str, ...],
     configs: int,
+    spread: bool,
     limit: float,
     db: Path,
     where: str | None,
+    target: str | None,
 ) -> None:
     """See the module's text."""
     if context.invoked_subcommand is not None:
         return
     ends = time.monotonic() + limit
-    device = backends.find_device(where)
+    device = find_target(target).device if target else backends.find_device(where)
     if listed:
         cases = [c for c in off_the_list.cases() if not operators or c.problem.operator in operators]
     else:
         cases = cases_in_turn(operators or tuple(distributions()), seed, rows)
+    cases = [c for c in cases if all(str(getattr(c.problem, name, "")) == value for name, value in having)]
+    draw = partial(candidates, device=device, count=configs, seed=seed, names=names, spread=spread)
+    if target:
+        _compile(cases, device, draw)
+        return
     with Store.open(db) as store, ThreadPoolExecutor() as pool:
         try:
-            for row in _ahead(cases, device, store, configs, seed, pool):
+            for row in _ahead(cases, device, _measured_before(store, device), draw, pool):
                 if time.monotonic() > ends:
                     click.echo(f"time is up before {row.case}")
                     break
@@ -188,28 +233,62 @@ def main(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _measured_before(store: Store, device: Device) -> Set[tuple[Problem, str]]:
+    return {
+        (m.workload.problem, m.workload.fingerprint)
+        for m in store.all_measurements()
+        if m.device.key == device.key
+    }
+
+
+def _compile(cases: Iterable[Case], device: Device, draw: Callable[[Workload], list[Config]]) -> None:
+    """Compiles what rows will ask for, into the cache, on all cores."""
+    workloads = [Workload.of(case.problem, case.pattern.matrix()) for case in cases]
+    with ThreadPoolExecutor() as pool:
+        jobs = [
+            pool.submit(compiled, config, workload, device)
+            for workload in workloads
+            for config in draw(workload)
+        ]
+        for job in jobs:
+            try:
+                job.result()
+            except SparsegenError as error:
+                click.echo(f"  {error}", err=True)
+    click.echo(f"compiled {len(jobs)} variants of {len(workloads)} rows")
+
+
 def _ahead(
     cases: Iterable[Case],
     device: Device,
-    store: Store,
-    configs: int,
-    seed: int,
+    known: Set[tuple[Problem, str]],
+    draw: Callable[[Workload], list[Config]],
     pool: ThreadPoolExecutor,
 ) -> Iterator[Row]:
-    """Yields rows that are not in the database, while variants of later ones are compiled."""
-    waiting: list[Row] = []
-    for case in cases:
+    """Yields rows that are not known, while later ones are drawn and their variants compiled."""
+
+    def prepared(case: Case) -> Row | None:
         matrix = case.pattern.matrix()
         workload = Workload.of(case.problem, matrix)
-        if store.measurements(workload, device):
-            continue
-        some = candidates(workload, device, configs, seed)
+        if (workload.problem, workload.fingerprint) in known:
+            return None
+        some = draw(workload)
         operands = pool.submit(case.pattern.operands, case.problem, matrix.nnz, np.random.default_rng(7))
         variants = [pool.submit(compiled, config, workload, device) for config in some]
-        waiting.append(Row(case, matrix, workload, operands, variants))
-        if len(waiting) > 4:
-            yield waiting.pop(0)
-    yield from waiting
+        return Row(case, matrix, workload, operands, variants)
+
+    waiting: deque[Future[Row | None]] = deque()
+    with ThreadPoolExecutor(DRAWING) as drawing:
+        try:
+            for case in cases:
+                waiting.append(drawing.submit(prepared, case))
+                if len(waiting) > AHEAD and (row := waiting.popleft().result()) is not None:
+                    yield row
+            while waiting:
+                if (row := waiting.popleft().result()) is not None:
+                    yield row
+        finally:
+            drawing.shutdown(wait=False, cancel_futures=True)
 
 
 @main.command()

@@ -2,16 +2,16 @@
 
     python -m benchmarks.host_cost
 
-A tiny problem, so that the GPU never makes the host wait; medians of many batches.
+A tiny problem, so that the GPU never makes the host wait; medians of many batches. What is compared is called in turn,
+a batch of each, so that other work on the host meets all of it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import click
 import numpy as np
@@ -23,7 +23,6 @@ import sparsegen
 from benchmarks.study import write_results
 from sparsegen.backends import find_device
 from sparsegen.integrations.torch import BlockMaskTensor, DropoutLinear, SparseLinear, dsd, masked_conv2d
-from sparsegen.integrations.torch.blocks import dropout
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
 from sparsegen.matrix.generators import random_uniform
 
@@ -31,16 +30,18 @@ BATCHES = 15  # of calls that are timed
 IN_TURN = 36  # layers, as of a small encoder
 
 
-def microseconds_per_call(call: Callable[[], object], batch: int = 200) -> float:
-    """Median over batches of the host time of one call."""
-    taken = []
+def microseconds_per_call(calls: Mapping[str, Callable[[], object]], batch: int = 100) -> dict[str, float]:
+    """Median over batches of the host time of one call of each, under its name with ``_us`` behind it."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(BATCHES):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        for _ in range(batch):
+        for name, call in calls.items():
             call()
-        taken.append((time.perf_counter() - began) / batch * 1e6)
-    return float(np.median(taken))
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(batch):
+                call()
+            taken[name].append((time.perf_counter() - began) / batch * 1e6)
+    return {f"{name}_us": float(np.median(times)) for name, times in taken.items()}
 
 
 def layer_costs() -> dict[str, float]:
@@ -55,25 +56,30 @@ def layer_costs() -> dict[str, float]:
     sparse = SparseLinear.from_dense(dense, sparsity=0.9, run_dense="never")
     by_dense = SparseLinear.from_dense(dense, sparsity=0.9, run_dense="always")
     x = torch.randn(32, 64, device="cuda")
-    costs = {}
-    for name, layer in (("dense_layer", dense), ("layer", sparse), ("layer_by_dense_products", by_dense)):
+    layers = {"dense_layer": dense, "layer": sparse, "layer_by_dense_products": by_dense}
+    for layer in layers.values():
         for _ in range(2):
             layer(x).backward(x.new_ones(32, 64))
-        costs[f"training_{name}_us"] = microseconds_per_call(partial(layer, x))
-        costs[f"training_step_{name}_us"] = microseconds_per_call(lambda layer=layer: layer(x).backward(x))
-        with torch.inference_mode():
-            costs[f"{name}_us"] = microseconds_per_call(partial(layer, x))
+    costs = microseconds_per_call({f"training_{name}": partial(layer, x) for name, layer in layers.items()})
+    steps = {
+        f"training_step_{name}": lambda layer=layer: layer(x).backward(x) for name, layer in layers.items()
+    }
+    costs |= microseconds_per_call(steps)
     many = {"dense_layer": [nn.Linear(64, 64, device="cuda") for _ in range(IN_TURN)]}
     many["layer"] = [
         SparseLinear.from_dense(layer, sparsity=0.9, run_dense="never") for layer in many["dense_layer"]
     ]
     others = nn.LayerNorm(64, device="cuda"), nn.GELU(), nn.Softmax(-1)
-    for name, layers in many.items():
-        turn = nn.Sequential(*layers).requires_grad_(False)
-        with torch.inference_mode():
-            costs[f"{name}_in_turn_us"] = microseconds_per_call(partial(turn, x), batch=5) / IN_TURN
-            model = nn.Sequential(*(m for layer in layers for m in (layer, *others))).requires_grad_(False)
-            costs[f"{name}_in_model_us"] = microseconds_per_call(partial(model, x), batch=5) / IN_TURN
+    turns = {name: nn.Sequential(*same).requires_grad_(False) for name, same in many.items()}
+    models = {
+        name: nn.Sequential(*(m for layer in same for m in (layer, *others))).requires_grad_(False)
+        for name, same in many.items()
+    }
+    with torch.inference_mode():
+        costs |= microseconds_per_call({name: partial(layer, x) for name, layer in layers.items()})
+        for kind, of_kind in (("turn", turns), ("model", models)):
+            calls = {f"{name}_in_{kind}": partial(all_of, x) for name, all_of in of_kind.items()}
+            costs |= {name: us / IN_TURN for name, us in microseconds_per_call(calls, batch=5).items()}
     return costs
 
 
@@ -101,20 +107,19 @@ def mask_costs() -> dict[str, float]:
         "dsd_by_dense_products": partial(dsd, x, weight, mask, dense="always"),
     }
     with torch.inference_mode():
-        costs = {f"{name}_us": microseconds_per_call(call) for name, call in calls.items()}
+        costs = microseconds_per_call(calls)
     leaf, dy = x.clone().requires_grad_(), torch.randn(128, 128, **half)
     layers = {
         "dropout_linear": nn.Sequential(nn.Dropout(0.5), nn.Linear(128, 128, **half)),
-        "masked_dropout_layer": DropoutLinear(128, 128, 0.5, 64, **half),
-        "dense_dropout_layer": DropoutLinear(128, 128, 0.5, 64, **half),
+        "masked_dropout_layer": DropoutLinear(128, 128, 0.5, 64, dense="never", **half),
+        "dense_dropout_layer": DropoutLinear(128, 128, 0.5, 64, dense="always", **half),
     }
-    for name, layer in layers.items():
-        with mock.patch.object(dropout, "masked_products_pay", lambda *_, name=name: "masked" in name):
-            step = partial(
-                lambda layer: torch.autograd.grad(layer(leaf), (leaf, *layer.parameters()), dy), layer
-            )
-            costs[f"step_{name}_us"] = microseconds_per_call(step)
-    return costs
+
+    def step(layer: nn.Module) -> None:
+        torch.autograd.grad(layer(leaf), (leaf, *layer.parameters()), dy)
+
+    steps = {f"step_{name}": partial(step, layer) for name, layer in layers.items()}
+    return costs | microseconds_per_call(steps)
 
 
 @click.command()
@@ -126,26 +131,25 @@ def main() -> None:
     out = torch.empty(64, 32, device="cuda")
     bound = operator.launcher.prepared.bound()
     stream, addresses = torch.cuda.current_stream().cuda_stream, (b.data_ptr(), out.data_ptr())
-    row = {
-        "bare_launch_us": microseconds_per_call(lambda: bound(stream, *addresses)),
-        "torch_with_out_us": microseconds_per_call(lambda: operator(b, out)),
-        "torch_us": microseconds_per_call(lambda: operator(b)),
-        "torch_sparse_mm_us": None,
-    }
     dense = torch.from_numpy(matrix.to_scipy().toarray()).cuda()
     sparse = dense.to_sparse_csr()
-    row["torch_sparse_mm_us"] = microseconds_per_call(lambda: sparse @ b)
-    row["torch_dense_mm_us"] = microseconds_per_call(lambda: dense @ b)
+    calls: dict[str, Callable[[], object]] = {
+        "bare_launch": lambda: bound(stream, *addresses),
+        "torch_with_out": lambda: operator(b, out),
+        "torch": lambda: operator(b),
+        "torch_sparse_mm": lambda: sparse @ b,
+        "torch_dense_mm": lambda: dense @ b,
+    }
     try:
         import cupy
 
         cupy_b, cupy_out = cupy.from_dlpack(b), cupy.from_dlpack(out)
-        row["cupy_with_out_us"] = microseconds_per_call(lambda: operator(cupy_b, cupy_out))
+        calls["cupy_with_out"] = lambda: operator(cupy_b, cupy_out)
     except ImportError:
         click.echo("CuPy is not installed: its row is left out")
-    row |= layer_costs() | mask_costs()
-    rounded = {name: round(us, 2) for name, us in row.items() if us is not None}
-    found = summary({name: us for name, us in row.items() if us is not None})
+    row = microseconds_per_call(calls) | layer_costs() | mask_costs()
+    rounded = {name: round(us, 2) for name, us in row.items()}
+    found = summary(row)
     for name, number in (rounded | found).items():
         click.echo(f"{number:9.2f}  {name}")
     write_results(device, "host_cost", [rounded], summary=found)

@@ -4,9 +4,10 @@
     python -m benchmarks.off_the_list [--minutes 1] [--into FOLDER]
 
 Products are in float16 with half of the blocks live, weights as PyTorch stores them; convolutions in float16, of blocks
-of 16 × 16 outputs, 3 × 3 with as many filters as channels, a stride of 2, 5 × 5 and 1 × 1. Each row has our kernel
-without a search, the default call from Python and in a graph, and the dense libraries. Every row is written at once.
-Given again, it goes on.
+of 16 × 16 outputs, 3 × 3 with as many filters as channels, a stride of 2, 5 × 5 and 1 × 1. Behind them stand
+convolutions of images in planes (NCHW); drawn rows of seed 224466 showed two of them to be slow. Each row has our
+kernel without a search, the default call from Python and in a graph, and the dense libraries. Every row is written at
+once. Given again, it goes on.
 """
 
 from __future__ import annotations
@@ -72,6 +73,18 @@ OTHER_CONVOLUTIONS = (
     ),
 )
 
+# Images in planes: rows and columns, channels, filters, and what is unusual.
+PLANES: tuple[tuple[tuple[int, int], int, int, dict[str, object]], ...] = (
+    ((54, 49), 176, 24, {"dtype": "bfloat16", "mask_of": "any_input", "mask_block": 128, "density": 0.68}),
+    ((144, 218), 255, 12, {"dtype": "bfloat16", "batch": 4, "epilogue": "bias", "density": 1}),
+    ((56, 56), 64, 64, {"batch": 4, "mask_block": 8}),
+    ((128, 128), 128, 128, {}),
+    ((224, 224), 3, 64, {"batch": 8, "filter_size": 7, "stride": 2, "padding": 3}),
+    ((40, 40), 256, 256, {"batch": 2, "filter_size": 1, "padding": 0, "mask_block": 8}),
+    ((200, 304), 48, 96, {"stride": 2, "mask_block": 8, "density": 0.25}),
+    ((320, 320), 32, 32, {"dtype": "float32", "batch": 2}),
+)
+
 
 def problems() -> Iterator[Problem]:
     """The rows' problems, in the issue's order."""
@@ -92,6 +105,9 @@ def problems() -> Iterator[Problem]:
                 density=Density(share),
             )
     yield from OTHER_CONVOLUTIONS
+    for shape, channels, filters, unusual in PLANES:
+        fields = {"dtype": "float16", "layout": "nchw", **unusual}
+        yield MaskedConv2dProblem.of(shape, channels=channels, filters=filters, **fields)
 
 
 def cases() -> list[Case]:

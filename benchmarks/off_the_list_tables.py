@@ -13,7 +13,7 @@ from benchmarks.drawn_tables import RATIOS, Times
 from benchmarks.markdown import NONE, table
 from benchmarks.off_the_list import cases
 from benchmarks.suite_tables import origin, read
-from sparsegen.operators import MaskedConv2dProblem, MaskedProblem
+from sparsegen.operators import DType, FilterSize, MaskedConv2dProblem, MaskedProblem, Stride
 
 KIND = "off_the"  # of files: off_the_list.json.xz
 COLUMNS = {
@@ -32,14 +32,14 @@ def problems(folders: Iterable[Path]) -> str:
     rows = [row for files in devices for results in files for row in results.rows]
     lines: dict[str, list[Times]] = {}
     for row in sorted(rows, key=lambda row: order[row.case]):
-        lines.setdefault(_line(row.problem), []).append(Times.of(row))
+        lines.setdefault(line_of(row.problem), []).append(Times.of(row))
     head = ["half of the blocks live; `dsd` / `sdd` / `dsd_transposed`", "our kernel over dense"]
     head += ["default over the faster of both", "in a graph"]
     told = [[name, *(_ratios(times, ratio) for ratio in COLUMNS)] for name, times in lines.items()]
     return table(head, told) + "".join(map(origin, devices))
 
 
-def _line(problem: object) -> str:
+def line_of(problem: object) -> str:
     """The words of a problem's line, which the three products of one size share."""
     if isinstance(problem, MaskedProblem):
         m, k, n = problem.m, problem.k, problem.n
@@ -47,7 +47,12 @@ def _line(problem: object) -> str:
     assert isinstance(problem, MaskedConv2dProblem), problem
     sizes = f"{problem.batch} × {problem.channels} × {problem.height} × {problem.width}"
     sizes += f" → {problem.filters}" if problem.filters != problem.channels else ""
-    return f"`masked_conv2d` {sizes}, {problem.density.share:.0%} live"
+    size = problem.filter_size
+    unusual = [f"{size.rows} × {size.columns} filters"] if size != FilterSize(3, 3) else []
+    unusual += [f"stride {problem.stride.rows}"] if problem.stride != Stride(1, 1) else []
+    unusual += ["in planes"] if problem.layout.has_planes else []
+    unusual += [problem.dtype.value] if problem.dtype is not DType.FLOAT16 else []
+    return ", ".join((f"`masked_conv2d` {sizes}", *unusual, f"{problem.density.share:.0%} live"))
 
 
 def _ratios(times: Iterable[Times], name: str) -> str:

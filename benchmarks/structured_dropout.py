@@ -39,7 +39,8 @@ from sparsegen.integrations.torch import (
     sdd,
 )
 from sparsegen.integrations.torch.blocks import dropout
-from sparsegen.integrations.torch.blocks.block_masks import mask_of, new_state
+from sparsegen.integrations.torch.blocks.block_masks import mask_of
+from sparsegen.integrations.torch.blocks.mask_states import new_state
 from sparsegen.masks import Drawn, MaskDraw
 from sparsegen.measure.decision import decisions
 

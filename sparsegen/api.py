@@ -171,7 +171,8 @@ def prepare(
             packs nothing anew (Gale et al., SC 2020, section VII). A `CsrMatrix` works its transposed pattern out once.
         on_miss: the action if neither this workload nor one like it was measured, see `dispatch.OnMiss`.
         dense: permission of a dense product by PyTorch in a variant's place: ``"auto"`` if it takes less time and
-            PyTorch is imported in this process, ``"never"`` or ``"always"``; for ``spmm`` without a batch.
+            PyTorch is imported in this process, ``"never"`` or ``"always"``; for ``spmm``, products with masks, and
+            ``masked_conv2d_weights`` of 16 bits and one group, all without a batch. Operands are taken as they lie.
         probe: with ``dense="auto"``, time the variant and the dense product on the spot if estimates do not tell which
             is faster: a few milliseconds, once for each workload and device, recorded in the database; never while a
             CUDA graph is captured.

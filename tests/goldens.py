@@ -417,6 +417,9 @@ GOLDENS += [  # what no simplest config includes
         ("fused_network", "network-fp16", "multiplied", "biases", "multiplied"),
         ("streamed_network", "network-fp16", "layers", "sharing", "layers"),
         ("mma_sdd", "sdd-fp16-kept", "parts", "parts", 4),
+        ("mma_sddmm", "sddmm-fp32", "warpgroups", "warpgroups", True),
+        ("mma_spmm", "fp32", "warpgroups", "warpgroups", True),
+        ("mma_sddmm", "sddmm-fp32", "splits", "splits", 2),
         ("tma_dsd_transposed", "dsd-transposed-fp16", "shared", "shared", True),
     )
 ]

@@ -65,6 +65,9 @@ class Variant:
     config: Config
     source_digest: str
 
+    def __hash__(self) -> int:
+        return hash(self.source_digest)  # Python keeps a text's hash, and works a config's out each time
+
     @property
     def family(self) -> str:
         """The family's name."""

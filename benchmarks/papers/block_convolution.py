@@ -249,7 +249,7 @@ class BlockConvolution(Study):
             if {0.5, 0.9} <= rows.keys():
                 share = rows[0.9][key] / rows[0.5][key]
                 flat = (
-                    "**flat, as in the report**"
+                    "**flat, as in the report**, bound by instructions (docs/notes/masked-convolution.md)"
                     if share > 0.8
                     else "falls with sparsity, unlike the report's"
                 )
@@ -261,6 +261,16 @@ class BlockConvolution(Study):
             host = rows[0.7]["cudnn_copied_ms"] / rows[0.7]["in_place_ms"]
             found.append(result("At 70 %, from host to host over copies and cuDNN", host))
         return found
+
+    def why(self, document: Document, name: str) -> str:
+        row = next((row for row in document["rows"] if row["point"] == name), {})
+        ours, copy = (row.get(key) for key in ("in_place_ms", "upload_alone_ms"))
+        if ours and copy and ours > row["cudnn_copied_ms"]:
+            return (
+                f"{1 - row['sparsity']:.0%} of the images live and pass the bus either way; a kernel's reads in place "
+                f"take {ours:.1f} ms, copies of all {copy:.1f}"
+            )
+        return "little is dead, and cuDNN multiplies on tensor cores"
 
     def draw(self, document: Document, path: Path) -> bool:
         from matplotlib.figure import Figure

@@ -20,6 +20,7 @@ import click
 from benchmarks.markdown import table
 from benchmarks.papers import earlier
 from benchmarks.papers.earlier import Earlier, earlier_table
+from benchmarks.papers.reasons import reasons
 from benchmarks.papers.study import FAILED, Document, Study
 from benchmarks.suite_tables import short
 from sparsegen.system.quantities import counted
@@ -115,6 +116,7 @@ def section(study: Study, found: dict[Path, Document]) -> str:
         )
         results = [*study.results(document)]
         results += [f"**Failed**: {name}: {why}" for name, why in document.get(FAILED, {}).items()]
+        results += [f"Behind, {one}" for one in reasons(study, document)]
         parts.append("\n".join(f"- {one}" for one in results) + "\n")
         if figure_of(study, file).is_file():
             place = figure_of(study, file).relative_to(PAGE.parent)

@@ -99,6 +99,16 @@ class SparseDropLayer(Study):
                 found.append(result(f"At 50 %, over {name}", ratios.get(0.5)))
         return found
 
+    def why(self, document: Document, name: str) -> str:
+        row = next((r for r in document["rows"] if f"{r['dropped']:.0%}" == name), None)
+        if row is None:
+            return "launches and the last wave of blocks weigh more than what is dropped"
+        dense, ours, dropped = row["dense_us"], row["masked_us"], row["dropped"]
+        return (
+            f"what is dropped spares {dense * dropped:.1f} of {dense:.1f} µs at most, and masks, further launches and "
+            f"the last waves of blocks take {ours - dense * (1 - dropped):.1f}"
+        )
+
     def draw(self, document: Document, path: Path) -> bool:
         from matplotlib.figure import Figure
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.markdown import NONE, table, times
 from benchmarks.papers.bench_study import BenchStudy, best, of_suites, ratio, tera_flops
+from benchmarks.papers.reasons import why_dense_wins
 from benchmarks.papers.study import Claim, Document, ahead_from, outcome, result, svg
 from sparsegen.bench.results.results import TUNED
 
@@ -132,6 +133,10 @@ class SputnikKernels(BenchStudy):
                 kept = f"{worst / even:.1%}" if even and worst else NONE
                 found.append(f"{told} keeps {kept} of its throughput at the largest imbalance.")
         return found
+
+    def why(self, document: Document, name: str) -> str:
+        suite = "recurrent-gradients" if name.startswith("SDDMM") else "recurrent"
+        return why_dense_wins(of_suites(document, suite), DENSE)
 
     def draw(self, document: Document, path: Path) -> bool:
         from matplotlib.figure import Figure

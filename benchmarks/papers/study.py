@@ -150,6 +150,14 @@ class Study(ABC):
     def results(self, document: Document) -> Sequence[str]:
         """Ahead, equal or behind, a sentence for each claim that can be told from the raw file."""
 
+    def why(self, document: Document, name: str) -> str:
+        """The cause by which a row of the table or a result is behind, as the raw file tells it.
+
+        Args:
+            name: the row's first cell, or what the result is about.
+        """
+        return "why was not looked into yet"
+
     def draw(self, document: Document, path: Path) -> bool:
         """Draw the paper's figure with our points into an SVG; False where there is none."""
         return False

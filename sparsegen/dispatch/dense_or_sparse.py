@@ -42,7 +42,8 @@ class Source(StrEnum):
 # equal sizes 1.05, with the shape left out 1.2. Nothing is known of devices without measurements: there the factors of
 # predictions are guesses.
 SPARSE_WITHIN = {Source.MEASURED: 1.02, Source.ALIKE: 1.05, Source.NEAR: 1.25, Source.PREDICTED: 1.5}
-# Of whole matrices with dead blocks set to zero: predictions of drawn ones were off by so much.
+# Of whole matrices with dead blocks set to zero: predictions of drawn ones were off by so much, and of dense gradients
+# of convolutions by their weights.
 MASKED_WITHIN = 2.0
 DENSE_WITHIN = {Source.MEASURED: 1.02, Source.SAME_SIZES: 1.05, Source.NEAR: 1.2, Source.PREDICTED: 1.35}
 
@@ -160,11 +161,15 @@ def estimated_dense(problem: Problem, device: Device, known: Sequence[Known]) ->
     Products with masks are in TF32, as our kernels multiply them (`sparsegen.plan.tf32`).
     """
     if not problem.has_pattern and problem.dense_product is not None and device.backend == "cuda":
-        whole, masked = SpmmProblem(*problem.dense_product, problem.dtype), cast("MaskedProblem", problem)
-        specs = *masked.dense_operands(), masked.result(0)
+        whole, is_product = (
+            SpmmProblem(*problem.dense_product, problem.dtype),
+            problem.dense_over_product == 1.0,
+        )
+        specs = (*cast("MaskedProblem", problem).dense_operands(), problem.result(0)) if is_product else ()
         chunk = chunk_of(spec.shape[-1] * spec.dtype.itemsize for spec in specs)
         us = modelled_us(whole, device, loaded_bytes=chunk, in_tf32=problem.dtype is DType.FLOAT32)
-        return Time(us + zeroing_us(problem, device), Source.PREDICTED, MASKED_WITHIN)
+        us = problem.dense_over_product * us + zeroing_us(problem, device)
+        return Time(us, Source.PREDICTED, MASKED_WITHIN)
     if not (isinstance(problem, SpmmProblem) and is_modelled(problem, device)):
         return None
     us = dense_time_us(problem, device, known)

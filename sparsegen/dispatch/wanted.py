@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from sparsegen import arguments
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.foreign import describe
 from sparsegen.matrix.formats import Array, CsrMatrix, as_csr, as_mask
-from sparsegen.operators import (
-    DEFAULT_OPERATOR,
-    OPERATORS,
-    Problem,
-    QuantizedMatrix,
-    fields_of,
-    opened,
-    operator_named,
-)
+from sparsegen.operators import DEFAULT_OPERATOR, OPERATORS, Problem, fields_of, operator_named
+
+if TYPE_CHECKING:
+    from sparsegen.operators import QuantizedMatrix
+
+QUANTIZED = "sparsegen.operators.quantized.quantized_matrix"  # the module of quantised matrices
 
 
 class Wanted(NamedTuple):
@@ -43,7 +41,10 @@ class Wanted(NamedTuple):
         options: Mapping[str, object],
     ) -> Wanted:
         """Raises ConfigError where problem or options do not fit the operator and the matrix, or each other."""
-        matrix, operator, options = opened(matrix, problem, operator, options)
+        if _is_quantized(matrix):
+            from sparsegen.operators import opened
+
+            matrix, operator, options = opened(matrix, problem, operator, options)
         kind = kind_of(operator, problem)
         if not kind.has_pattern:
             return cls._without_pattern(matrix, problem, kind, transpose, options)
@@ -117,8 +118,10 @@ def without_operands(
     Raises:
         ConfigError: an operand that is another operator's.
     """
-    _, operator, options = opened(matrix, problem, operator, options)
-    if isinstance(matrix, QuantizedMatrix):
+    if _is_quantized(matrix):
+        from sparsegen.operators import opened
+
+        _, operator, options = opened(matrix, problem, operator, options)
         options = {"scales": matrix.scales, "zero_points": matrix.zero_points} | options
     kind = kind_of(operator, problem)
     given = {name: value for name, value in options.items() if value is not None}
@@ -127,6 +130,12 @@ def without_operands(
         if others := [other for other in OPERATORS.values() if name in other.keeps]:
             raise _not_taken(kind, name, others)
     return given, kept
+
+
+def _is_quantized(matrix: object) -> TypeGuard[QuantizedMatrix]:
+    """True for a quantised matrix; whoever made it has imported its module, which no other look-up needs."""
+    module = sys.modules.get(QUANTIZED)
+    return module is not None and isinstance(matrix, module.QuantizedMatrix)
 
 
 def _require_values(matrix: CsrMatrix, problem: Problem, given: object) -> None:

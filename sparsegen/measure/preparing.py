@@ -18,8 +18,9 @@ from sparsegen.errors import DeviceMemoryError, DeviceUnavailableError, LaunchEr
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.measure.race import Race, on_operands, record
-from sparsegen.operators import Launcher, Problem
+from sparsegen.operators import Launcher, MaskedProblem, Problem
 from sparsegen.plan.dense_calls import DenseCalls
+from sparsegen.plan.dense_gradient import DenseGradientLauncher
 from sparsegen.plan.dense_launcher import DenseLauncher, MaskedDenseLauncher, obstacle
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.variant_launcher import VariantLauncher
@@ -244,7 +245,8 @@ class Preparation:
 
     def _dense(self, choice: Choice) -> DenseCalls:
         if not choice.problem.has_pattern:
-            return MaskedDenseLauncher(choice, self.device, self.kept)
+            made = MaskedDenseLauncher if isinstance(choice.problem, MaskedProblem) else DenseGradientLauncher
+            return made(choice, self.device, self.kept)
         return DenseLauncher(
             choice,
             self.matrix,

@@ -23,11 +23,13 @@ MOST_BLOCKS = 65535  # blocks of a grid along y
 def bind_block_dropout(
     executor: Executor, shape: tuple[int, int], block: tuple[int, int], p: float, dtype: DType
 ) -> Callable[..., None]:
-    """A launch for one thread to start many times: ``bound(stream, state, x, y)``, addresses all.
+    """A launch for one thread to start many times: ``bound(stream, state, seed, step, x, y)``, of which state, x and y
+    are addresses.
 
     It writes to Y the matrix X with blocks dropped, each with probability p, and the others divided by the share that
     is expected to be left. The mask is the one that `BlockMaskMaker.bind_draw` makes for the same state, which stays as
-    it is. X and Y are row-major, and begin at multiples of 16 bytes. An address of 0 for X stands for ones.
+    it is; with an address of 0 for it, of this seed and step. X and Y are row-major, and begin at multiples of 16
+    bytes. An address of 0 for X stands for ones.
 
     Args:
         shape: rows and columns of X.
@@ -44,7 +46,18 @@ def bind_block_dropout(
     (kernel,) = plain_launchers(executor, "block_dropout.cu", f"drop_{dtype}_{width}")
     across, down = ceil_div(shape[1], width * THREADS), ceil_div(shape[0], ROWS)
     (scale,) = struct.unpack("<i", struct.pack("<f", 1 / draw.density(layout)))
-    arguments = [*shape, *block, as_signed(draw.amount(layout)), scale, None, None, None]
+    arguments = [*shape, *block, as_signed(draw.amount(layout)), scale, *[None] * 5]
     grid_sides = (across, min(down, MOST_BLOCKS), 1)
     launch = Launch(grid_sides, (THREADS, 1, 1), starts_early=may_start_early(executor))
     return kernel.bind(launch, *arguments)
+
+
+def bind_store_state(executor: Executor) -> Callable[..., None]:
+    """A launch for one thread to start many times: ``bound(stream, seed, step, state)``, the last one an address.
+
+    Raises:
+        CompileError, DeviceUnavailableError: the kernel cannot be compiled.
+    """
+    (kernel,) = plain_launchers(executor, "block_dropout.cu", "store_state")
+    launch = Launch((1, 1, 1), (1, 1, 1), starts_early=may_start_early(executor))
+    return kernel.bind(launch, None, None, None)

@@ -90,28 +90,15 @@ class DenseLauncher(DenseCalls):
         self._weight.update(new_values(values, (self._pattern.nnz,), self._given_pattern))
 
 
-class MaskedDenseLauncher(DenseCalls):
-    """A `Launcher` of one launch, which makes the dead blocks zeros by the packed mask, and one product by PyTorch.
-
-    float32 is multiplied in TF32, as variants do.
-    """
+class DenseCallsWithMask(DenseCalls):
+    """A `Launcher` of dense products whose mask comes with every call."""
 
     def __init__(self, choice: Choice, device: Device, kept: Mapping[str, object]) -> None:
         """
         Raises:
             OperandError: a kept operand of the wrong shape.
         """
-        problem = choice.problem
-        assert isinstance(problem, MaskedProblem)
         super().__init__(choice, 0, device, kept)
-        self._multiply = cut_as_kernels_do(problem.dense_result, problem.dtype, device)
-        self._live = LiveBlocks((problem.m, problem.k), (problem.block.rows, problem.block.columns), device)
-        self._scale = float(self._host["scale"][0])
-
-    def _computed(self, operands: Mapping[str, Any], out: Any) -> Any:
-        scale = operands["scale"]
-        given = {**operands, "scale": self._scale if scale is self._kept["scale"] else scale}
-        return self._multiply(self._torch, self._live, given, out)
 
     @property
     def nbytes(self) -> int:
@@ -129,3 +116,24 @@ class MaskedDenseLauncher(DenseCalls):
             OperandError: always: a mask has none.
         """
         raise OperandError("masks come with every call, and have no values to update")
+
+
+class MaskedDenseLauncher(DenseCallsWithMask):
+    """A `Launcher` of one launch, which makes the dead blocks zeros by the packed mask, and one product by PyTorch.
+
+    float32 is multiplied in TF32, as variants do.
+    """
+
+    def __init__(self, choice: Choice, device: Device, kept: Mapping[str, object]) -> None:
+        """See `DenseCallsWithMask`."""
+        super().__init__(choice, device, kept)
+        problem = choice.problem
+        assert isinstance(problem, MaskedProblem)
+        self._multiply = cut_as_kernels_do(problem.dense_result, problem.dtype, device)
+        self._live = LiveBlocks((problem.m, problem.k), (problem.block.rows, problem.block.columns), device)
+        self._scale = float(self._host["scale"][0])
+
+    def _computed(self, operands: Mapping[str, Any], out: Any) -> Any:
+        scale = operands["scale"]
+        given = {**operands, "scale": self._scale if scale is self._kept["scale"] else scale}
+        return self._multiply(self._torch, self._live, given, out)

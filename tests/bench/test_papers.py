@@ -9,9 +9,11 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import bench_samples
 import numpy as np
 import pytest
 from click import ClickException
@@ -104,6 +106,42 @@ def test_rows_of_times_say_what_is_behind(papers: Path) -> None:
             assert words <= {"ahead", "equal", "**behind**", "not measured yet", "–"}, study.name
 
 
+def test_everything_behind_says_why(papers: Path) -> None:
+    """Each row and result that is behind stands once more, with a cause that its study finds in the raw file."""
+    page, reasons = module("page"), module("reasons")
+    causes = 0
+    for study in page.studies():
+        for file, document in page.documents(study, ROOT / "benchmarks" / "results").items():
+            told = reasons.reasons(study, document)
+            section = page.section(study, {file: document})
+            for name in reasons.names_behind(study, document):
+                (cause,) = (one for one in told if f"{name};" in one or f"{name}: " in one)
+                assert f"- Behind, {cause}" in section and cause.endswith(".")
+                assert study.why(document, name) in cause
+            assert (reasons.BEHIND in section) == bool(told), study.name
+            causes += len(told)
+    assert causes >= 5
+
+
+def test_causes_are_told_by_the_rows_that_dense_wins() -> None:
+    reasons = module("reasons")
+
+    def row(ours: float, dense: float, name: str) -> Any:
+        made = bench_samples.row(ours=ours, dense=dense)
+        first = replace(made.cells[0], variant=family(name).config())
+        return replace(made, cells=(first, *made.cells[1:]))
+
+    short, tiled, gathered = (row(9, 8, "mma_spmm"), row(40, 30, "bitmap_spmm"), row(90, 80, "csr_spmm"))
+    ahead = row(5, 10, "mma_spmm")
+    assert reasons.why_dense_wins([ahead], "cublas") == "by little in each row"
+    only = reasons.why_dense_wins([short, ahead], "cublas")
+    assert only == "it is launch-bound: dense takes 8.0 µs, ours 9.0, an empty kernel some 4"
+    found = reasons.why_dense_wins([short, tiled, gathered, ahead], "cublas").split(", and ")
+    kinds = ("launch-bound: dense", "unpacked to tiles", "gathered through")
+    for one, kind in zip(found, kinds, strict=True):
+        assert one.startswith(f"1 of 3 rows that dense wins are {kind}")
+
+
 def test_what_was_measured_before_stands_with_its_outcome(papers: Path) -> None:
     earlier = module("earlier")
     raw = papers.parent / "other" / "times.json.xz"
@@ -121,7 +159,9 @@ def test_what_was_measured_before_stands_with_its_outcome(papers: Path) -> None:
         )
 
     lines = (line("other/times", 1), line("other/times", 2), line("other/none", 1))
-    found = earlier.earlier_table(lines, papers.parent).splitlines()[2:]
+    found, _, told = earlier.earlier_table(lines, papers.parent).partition("\n\n")
+    assert told == "- Behind, ours: why was not looked into yet."
+    found = found.splitlines()[2:]
     assert [one.split(" | ")[2:4] for one in found] == [
         ["2.00 ×", "ahead"], ["0.11 ×", "**behind**"], ["–", "not measured yet"],
     ]  # fmt: skip
@@ -409,6 +449,49 @@ def test_a_network_has_one_line_with_its_times_and_categories(papers: Path) -> N
     assert len(only) == 1 and "12,515 of 60,000" in only[0] and "47.2" in only[0]
     assert study.table({"rows": [held | times]}).splitlines()[2:] == only
     assert len(study.table({"rows": [held, times | {"layers": 480}]}).splitlines()[2:]) == 2
+
+
+def test_efficiency_is_time_of_one_over_time_of_all_and_their_number(papers: Path) -> None:
+    study = module("sparse_dnn").STUDY
+    wide = {"neurons": 65536, "layers": 120, "inputs": 60000, "seconds_to_prepare": 9.0}
+
+    def row(devices: int, ms: float, totals: str, **other: Any) -> dict[str, Any]:
+        return (
+            wide
+            | {"devices": devices, "ms": ms, "tera_edges_per_second": 9000.0 / ms, "totals": totals}
+            | other
+        )
+
+    rows = [row(1, 300.0, "a"), row(2, 160.0, "a"), row(4, 100.0, "b"), row(2, 9.0, "a", layers=480)]
+    told = [one for one in study.results({"rows": rows}) if "efficiency" in one]
+    assert told == [
+        "65536 × 120 on 2 GPUs: efficiency 94%, with the totals of one, over the paper's of 6: ahead (1.07 ×).",
+        "65536 × 120 on 4 GPUs: efficiency 75%, **with other totals than one**, over the paper's of 6: "
+        "**behind** (0.86 ×).",
+    ]
+    [cause] = module("reasons").reasons(study, {"rows": rows})
+    assert cause.startswith("65536 × 120 on 4 GPUs: efficiency 75%") and "one host sends" in cause
+    older = [{**one, "neurons": 1024} for one in rows[:2]]
+    older[0].pop("totals")
+    assert "1024 × 120 on 2 GPUs: efficiency 94%." in study.results({"rows": older})
+    besides = [line.split(" | ")[5] for line in study.table({"rows": rows[:2]}).splitlines()[2:]]
+    assert besides == ["ahead", "–"], "two GPUs do not stand beside the paper's one"
+
+
+def test_networks_run_on_two_devices(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both of a machine are found and used, and give the totals of one."""
+    networks, study = module("sparse_dnn"), module("study")
+    first = study.device_of("emulator")
+    both = [first, replace(first, index=1)]
+    monkeypatch.setattr(study, "find_devices", lambda names: {"all": both}[names])
+    monkeypatch.setattr(networks, "find_devices", lambda names: {"all": both}[names])
+    monkeypatch.setattr(study.Setting, "is_timed", property(lambda setting: True))
+    monkeypatch.setattr(networks, "_networks", lambda setting: [(256, 6, 48)])
+    setting = study.Setting(first, module("data").Data(None), True, len(study.find_devices("all")))
+    points = {point.name: point for point in networks.STUDY.points(setting)}
+    assert list(points) == ["256 x 6, categories", "256 x 6, 1 devices", "256 x 6, 2 devices"]
+    one, two = (points[f"256 x 6, {count} devices"].measure() for count in (1, 2))
+    assert (one["devices"], two["devices"]) == (1, 2) and two["ms"] > 0 and one["totals"] == two["totals"]
 
 
 def test_a_schedule_is_that_of_the_whole_whichever_epochs_remain(papers: Path) -> None:

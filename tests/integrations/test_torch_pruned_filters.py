@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from sparsegen.errors import OperandError  # noqa: E402
+from sparsegen.errors import OperandError, SparsegenError  # noqa: E402
 from sparsegen.integrations.torch import SparseConv2d, convert, fold_batch_norms, load  # noqa: E402
 from sparsegen.integrations.torch.calls.activations import Activation  # noqa: E402
 from sparsegen.integrations.torch.models import conversion  # noqa: E402
@@ -91,6 +91,15 @@ def test_they_are_tried_in_the_model_with_norms_folded(place: str, monkeypatch: 
     assert made.conv1.product.activation is Activation.RELU and isinstance(made.relu1, nn.Identity)
     assert not report.shared_launches, "convolutions gather pixels of their own"
     assert torch.allclose(made(x), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("asked", [{"exclude": ["*"]}, {"sparsity": 2.0}, {"block": (4, 4)}], ids=str)
+def test_what_is_refused_leaves_norms_as_they_were(asked: dict[str, Any]) -> None:
+    made, x = block(), images()
+    before, wanted = made.state_dict(), made(x)
+    with pytest.raises(SparsegenError):
+        convert(made, example_inputs=x, fold_norms=True, **asked)
+    assert made.state_dict().keys() == before.keys() and torch.equal(made(x), wanted)
 
 
 def test_where_they_are_not_faster_all_stays(place: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,9 @@ from nvcc_builds import needs_nvcc, ptxas
 from sparsegen import masks
 from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
+from sparsegen.bench.patterns.patterns import Band, GlobalTokens, Strided
 from sparsegen.kernels import family
-from sparsegen.kernels.attention.fused_attention import expected_tiles
+from sparsegen.kernels.attention.fused_attention import expected_tiles, longest_tiles
 from sparsegen.kernels.attention.key_tiles import KeyTiles
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.features import Features
@@ -111,16 +112,25 @@ def test_long_lists_start_first() -> None:
 @pytest.mark.parametrize(
     ("mask", "most"),
     [
-        (masks.sliding_window(4096, 256), 1.6),
+        (masks.sliding_window(4096, 256), 1.1),
         (masks.sliding_window(4096, 4096), 1.1),
         (random_uniform(2048, 2048, 0.02, seed=0), 1.01),
-        (masks.blocks(4096, 64, 1, 2), 1.4),
+        (masks.blocks(4096, 64, 1, 2), 1.8),
+        (GlobalTokens(3000, 3000, 64, 4).matrix(), 1.2),
+        (Strided(2000, 2000, 64).matrix(), 1.35),
+        (Band(3000, 3000, 128, 0.95, seed=0).matrix(), 1.1),
     ],
-    ids=["band", "causal", "scattered", "blocks"],
+    ids=["window", "causal", "scattered", "blocks", "global", "strided", "band"],
 )
-def test_the_expected_number_of_tiles_is_near(mask: CsrMatrix, most: float) -> None:
-    listed = KeyTiles.of(mask, 64, 64).keys.size
-    assert 1 / most <= expected_tiles(Features.of(mask), 64, 64) / listed <= most
+def test_the_expected_numbers_of_tiles_are_near(mask: CsrMatrix, most: float) -> None:
+    """So are those of the longest row of tiles; features say nothing of the size of blocks at random places."""
+    features = Features.of(mask)
+    for height, width in ((64, 64), (128, 64), (64, 32)):
+        counts = KeyTiles.of(mask, height, width).counts
+        expected = expected_tiles(features, height, width)
+        assert 1 / most <= expected / counts.sum() <= most, (height, width)
+        longest = longest_tiles(features, expected / counts.size, height, width)
+        assert 1 / 2.1 <= longest / counts.max() <= 1.4, (height, width)
 
 
 def test_scattered_masks_do_not_suit() -> None:

@@ -54,6 +54,11 @@ def test_heuristics_keep_panels_in_proportion() -> None:
     assert large.threads_per_strip == heuristic(1024, 1024, 128, 0.1).threads_per_strip == 4
     assert heuristic(1024, 1024, 128, 0.1, DType.FLOAT16).threads_per_strip == 8, "conversions need registers"
     assert heuristic(512, 512, 3, 0.1).threads_per_strip == 2, "short dot products"
+    ragged = heuristic(2321, 1640, 178, 0.27)
+    assert ragged.threads_per_strip == 8, (
+        "two threads would take the least memory, and have too few registers"
+    )
+    assert ragged.panel_n > 64
     heuristic(1024, 1024, 512, 0.1, device=A100)
     heuristic(1024, 1024, 1024, 0.1, DType.BFLOAT16, device=A100)
 

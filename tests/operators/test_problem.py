@@ -171,6 +171,12 @@ def test_only_epilogue_and_whose_the_values_are_are_no_part_of_the_kind() -> Non
     assert str(BATCHES[1]) == "spmm m=67 k=50 n=5 batch=3 float32 row epilogue=none item_values=own"
 
 
+@pytest.mark.parametrize("problem", [*PROBLEMS, *BATCHES], ids=str)
+def test_the_kind_is_told_by_what_is_written(problem: Problem) -> None:
+    for written in (problem.distinct(), problem.to_dict()):
+        assert type(problem).kind_of(json.loads(json.dumps(written))) == problem.kind
+
+
 @pytest.mark.parametrize("problem", BATCHES, ids=str)
 def test_a_batch_is_its_items_one_after_another(problem: Problem) -> None:
     matrix = matrices()["empty_rows"]

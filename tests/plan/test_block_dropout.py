@@ -16,7 +16,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.matrix.block_mask import BlockMask, grid
 from sparsegen.matrix.block_mask_draw import MaskDraw, draw_blocks
 from sparsegen.operators import DType
-from sparsegen.plan.block_dropout import bind_block_dropout
+from sparsegen.plan.block_dropout import bind_block_dropout, bind_store_state
 from sparsegen.plan.block_masks import new_state
 from sparsegen.system.numpy_types import Array
 
@@ -46,7 +46,7 @@ def test_dropped_blocks(
     given, found = executor.upload(x), executor.allocate(x.nbytes)
     executor.fill(found, 0xFF)
     state = new_state(executor, SEED, STEP)
-    bind_block_dropout(executor, shape, block, P, dtype)(0, state.address, given.address, found.address)
+    bind_block_dropout(executor, shape, block, P, dtype)(0, state.address, 0, 0, given.address, found.address)
     y = np.empty_like(x)
     executor.synchronize()
     executor.download(found, y)
@@ -58,18 +58,26 @@ def test_dropped_blocks(
 
 
 def test_ones_in_the_place_of_a_matrix(executor: Executor) -> None:
-    """The result holds the factors by which a matrix's blocks are dropped."""
+    """The result holds the factors by which a matrix's blocks are dropped; seed and step take a state's place."""
     for shape, dtype in (((37, 72), DType.FLOAT32), ((37, 72), DType.FLOAT16), ((20, 33), DType.BFLOAT16)):
         live = live_elements(shape, (16, 32))
         y = dtype.to_storage(np.zeros(shape, dtype=np.float32))
-        found, state = executor.allocate(y.nbytes), new_state(executor, SEED, STEP)
+        found = executor.allocate(y.nbytes)
         executor.fill(found, 0xFF)
-        bind_block_dropout(executor, shape, (16, 32), P, dtype)(0, state.address, 0, found.address)
+        bind_block_dropout(executor, shape, (16, 32), P, dtype)(0, 0, SEED, STEP, 0, found.address)
         executor.synchronize()
         executor.download(found, y)
         np.testing.assert_array_equal(
             y, dtype.to_storage(np.where(live, np.float32(1 / 0.75), np.float32(0)))
         )
+
+
+def test_a_state_is_stored(executor: Executor) -> None:
+    state, after = executor.allocate(16), np.empty(2, dtype=np.uint64)
+    bind_store_state(executor)(0, SEED, STEP, state.address)
+    executor.synchronize()
+    executor.download(state, after)
+    assert after.tolist() == [SEED, STEP]
 
 
 def test_a_second_thread_loads_nothing(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,5 +117,7 @@ def test_nothing_out_of_bounds(
     sizes = [*shape, 16, 32, 1 << 30, int(np.float32(2.0).view(np.int32))]
     state = np.array([SEED, STEP], dtype=np.uint64)
     launch = Launch((1, 5, 1), (128, 1, 1))  # fewer blocks than groups of rows
-    *_, found = run_sanitized(compiled.binary, launch, [*sizes, state, x, np.full_like(x, np.nan)])
+    unread = np.zeros(1, dtype=np.uint64)  # in the places of the seed and the step
+    given = [*sizes, state, unread, unread, x, np.full_like(x, np.nan)]
+    *_, found = run_sanitized(compiled.binary, launch, given)
     np.testing.assert_array_equal(found, np.where(live, 2 * x, 0))

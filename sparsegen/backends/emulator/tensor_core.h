@@ -150,6 +150,13 @@ void wgmma_tf32(float (&sums)[kTiles][4], SwizzledMatrix a, SwizzledMatrix b, in
     wgmma_of(sums, a.of(Element::tf32), b.of(Element::tf32), line);
 }
 
+/// The same with A in registers: of each warp 16 rows, as fragments of mma.sync.
+template <unsigned kTiles>
+void wgmma_tf32(float (&sums)[kTiles][4], const unsigned (&a)[4], SwizzledMatrix b, int line = __builtin_LINE()) {
+    together(LaneOfProduct{a, nullptr, sums}, line,
+             [&](const LaneOfProduct* lanes) { multiply_shared(lanes, b.of(Element::tf32), kTiles); });
+}
+
 /// wgmma.mma_async.m64nNk32 of 8-bit elements, which must lie along k in both matrices.
 template <class A, class B, unsigned kTiles>
 void wgmma_8bit(float (&sums)[kTiles][4], SwizzledMatrix a, SwizzledMatrix b, int line = __builtin_LINE()) {

@@ -1,5 +1,6 @@
 // Y = X with blocks dropped and the others scaled: the mask is that of block_mask.cu for the same seed and step, made again
-// where it is needed, which costs less than to store and read it. Dropped blocks are not read. No X stands for ones.
+// where it is needed, which costs less than to store and read it. Dropped blocks are not read. No X stands for ones. Seed
+// and step are given where there is no state.
 constexpr int kRows = 4;  // of a thread, all in one block: sides are multiples of 16
 
 #include "early_start.cuh"
@@ -45,10 +46,12 @@ __device__ __forceinline__ void drop(int rows, int columns, int block_rows, int 
 
 #define SPARSEGEN_DROP(name, type, width)                                                                       \
   extern "C" __global__ void name(int rows, int columns, int block_rows, int block_columns, unsigned threshold, \
-                                  int scale_bits, const Word* state, const type* x, type* y) {                  \
+                                  int scale_bits, const Word* state, Word seed, Word step, const type* x,       \
+                                  type* y) {                                                                    \
     wait_for_kernel_before();                                                                                   \
     let_next_kernel_begin();                                                                                    \
-    drop<type, width>(rows, columns, block_rows, block_columns, threshold, __int_as_float(scale_bits), Random(state), x, y); \
+    const Random random = state != nullptr ? Random(state) : Random(seed, step);                                \
+    drop<type, width>(rows, columns, block_rows, block_columns, threshold, __int_as_float(scale_bits), random, x, y); \
   }
 
 SPARSEGEN_DROP(drop_float32_4, float, 4)
@@ -57,3 +60,10 @@ SPARSEGEN_DROP(drop_float16_8, __half, 8)
 SPARSEGEN_DROP(drop_float16_1, __half, 1)
 SPARSEGEN_DROP(drop_bfloat16_8, __nv_bfloat16, 8)
 SPARSEGEN_DROP(drop_bfloat16_1, __nv_bfloat16, 1)
+
+// A state of this seed and step.
+extern "C" __global__ void store_state(Word seed, Word step, Word* state) {
+  wait_for_kernel_before();
+  let_next_kernel_begin();
+  state[0] = seed, state[1] = step;
+}

@@ -34,6 +34,7 @@ WEIGHTS = (
 START_US = 6.0  # that 256 queries take to begin and end
 NEWTON_STEPS = 12
 FULL_WARPS = 8  # of a multiprocessor, that reach these rates
+TRIANGLE = 0.9  # of the tiles below the diagonal, from which on a mask is taken to be causal
 LEAST_FILLED = 1 / 128  # filled fraction of listed tiles; with less the three steps are far faster
 
 
@@ -246,10 +247,11 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         config: FusedAttentionConfig,
         device: Device,
     ) -> float:
-        """The same with equally many expected tiles of keys for each tile of queries, beside the launch."""
+        """The same with the tiles that features tell of, beside the launch."""
         tasks = max(1, ceil_div(features.m, config.tile_m))
         tiles = expected_tiles(features, config.tile_m, config.tile_n)
-        return self._work_us(problem, tiles, tiles / tasks, tasks, config, device)
+        longest = longest_tiles(features, tiles / tasks, config.tile_m, config.tile_n)
+        return self._work_us(problem, tiles, longest, tasks, config, device)
 
     @staticmethod
     def _work_us(
@@ -270,7 +272,9 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         products = PRODUCTS * rates.tensor_products_per_us(problem.dtype) / multiprocessors
         of_element = 2 * problem.k / products + 1 / (WEIGHTS * rates.clock_mhz)
         of_tile, start = c.tile_m * c.tile_n * of_element / efficiency, START_US * c.tile_m / 256
-        together = problem.batch * (tasks * start + tiles * of_tile) / multiprocessors
+        mean, waves = start + tiles / tasks * of_tile, problem.batch * tasks / multiprocessors
+        evenness = max(0.0, 2.0 - longest * tasks / max(1.0, tiles))  # short tiles fill up the last wave
+        together = (waves + evenness * (math.ceil(waves) - waves)) * mean
         return max(together, (start + longest * of_tile) * max(1.0, FULL_WARPS / c.warps))
 
     def heuristic(
@@ -287,13 +291,51 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
 
 
 def expected_tiles(features: Features, height: int, width: int) -> float:
-    """About how many aligned tiles hold a nonzero, from features.
-
-    Nonzeros are taken to be spread evenly over a part of the mask, and tiles outside it to be empty: only one size of
-    that part has blocks of 16 with as many nonzeros, of those that hold any.
+    """About how many aligned tiles hold a nonzero, from features: what nonzeros at random places need, or runs of them,
+    whichever is more.
     """
     if not features.nnz:
         return 0.0
+    rows = ceil_div(features.m, height)
+    runs = rows * _columns_of_runs(features, height, width) / width
+    tiles = max(_tiles_of_places(features, height, width), runs)
+    return min(tiles, float(rows * ceil_div(features.k, width)))
+
+
+def longest_tiles(features: Features, mean: float, height: int, width: int) -> float:
+    """About how many tiles the row of tiles has that has most of them, where they have ``mean`` each.
+
+    It has as many more as the longest row has nonzeros. Where half of all tiles hold a nonzero, the mask is taken to be
+    causal, and to hold all in its last rows.
+    """
+    columns = features.k / width
+    if mean * width >= TRIANGLE * _triangle(features, height, width):
+        return max(mean, columns)
+    return min(max(mean, columns), mean * features.row_max / max(features.row_mean, 1.0))
+
+
+def _triangle(features: Features, height: int, width: int) -> float:
+    """Mean columns of a row of tiles that hold a place below the diagonal."""
+    return (features.k + height + width) / 2
+
+
+def _columns_of_runs(features: Features, height: int, width: int) -> float:
+    """Mean columns of a row of tiles, where a row's nonzeros lie in runs, and those of the next one beside them.
+
+    Each run makes blocks of 16 wider than its nonzeros, by what it moves from row to row and what blocks have before
+    and behind it; so it does tiles, in proportion. Those of a causal mask end at the triangle.
+    """
+    held = features.row_mean / features.block_fill
+    runs = max(0.0, held - features.row_mean) / (2 * (BLOCK - 1))
+    wider = features.row_mean + runs * (height + width - 2)
+    return min(wider, max(held, _triangle(features, height, width)), float(features.k))
+
+
+def _tiles_of_places(features: Features, height: int, width: int) -> float:
+    """About how many tiles hold a nonzero where these lie at random in a part of the mask, and none outside it.
+
+    Only one size of that part has blocks of 16 with as many nonzeros, of those that hold any.
+    """
     tiles = ceil_div(features.m, height) * ceil_div(features.k, width)
     of_all = features.nnz / (ceil_div(features.m, BLOCK) * ceil_div(features.k, BLOCK))
     of_held = features.block_fill * BLOCK * BLOCK

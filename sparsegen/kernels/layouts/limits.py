@@ -10,6 +10,7 @@ THREADS_PER_MULTIPROCESSOR, BLOCKS_PER_MULTIPROCESSOR = 2048, 32
 SCHEDULERS = 4  # of a multiprocessor, which issue an instruction a cycle each
 RESERVED_PER_BLOCK = 1024  # bytes of shared memory
 MAX_GRID_Y = 65535
+CLUSTERS = (9, 0)  # compute capability with clusters of blocks
 TENSOR_CORES = (8, 0)  # compute capability with bfloat16 and TF32 fragments, asynchronous copies and barriers
 
 

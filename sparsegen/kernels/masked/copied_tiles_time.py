@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.layouts.copied_ring import ROW_BYTES, TILE_M
+from sparsegen.kernels.layouts.copied_ring import ROW_BYTES, TILE_M, resident_clusters
 from sparsegen.kernels.masked.masked_tiles_time import TF32_PRODUCTS
 from sparsegen.operators import DType, Float8
 
@@ -51,6 +51,7 @@ class Tiles(NamedTuple):
             part.
         skewed_a, skewed_b: true if rows of A, and of B, begin at no multiple of 128 bytes.
         samples: true if the mask covers the result.
+        rows_of: rows of a tile.
     """
 
     device: Device
@@ -60,11 +61,12 @@ class Tiles(NamedTuple):
     skewed_a: bool
     skewed_b: bool
     samples: bool
+    rows_of: int = TILE_M
 
     @property
     def clusters(self) -> int:
         """Clusters that compute at the same time."""
-        return max(1, self.device.multiprocessors // self.cluster)
+        return resident_clusters(self.cluster, self.device)
 
     def step_us(self, columns: int, clusters: float) -> float:
         """Microseconds of a step of tiles with these columns, while some clusters compute."""
@@ -72,13 +74,18 @@ class Tiles(NamedTuple):
         is_8bit = isinstance(self.factor, Float8)
         inner = ROW_BYTES // (1 if isinstance(self.factor, Float8) else self.factor.itemsize)
         rate = rates.tensor_products_per_us(self.factor) / self.device.multiprocessors
-        rate *= (REACHED_BY_8BIT if is_8bit else SAMPLED_REACHED if self.samples else REACHED)[columns]
+        rate *= _at(columns, REACHED_BY_8BIT if is_8bit else SAMPLED_REACHED if self.samples else REACHED)
         if self.factor is DType.FLOAT32:
             rate *= TF32_PRODUCTS * TF32_REACHED
         multiplied = (
-            TILE_M * columns * inner * math.sqrt(self.rows) / rate
+            self.rows_of * columns * inner * math.sqrt(self.rows) / rate
         )  # what is skipped saves half of it, about
-        a = (SKEWED if self.skewed_a else 1.0) * TILE_M * (1.0 if self.samples else self.rows) / self.cluster
+        a = (
+            (SKEWED if self.skewed_a else 1.0)
+            * self.rows_of
+            * (1.0 if self.samples else self.rows)
+            / self.cluster
+        )
         b = (SKEWED if self.skewed_b else 1.0) * columns
         shared = SAMPLED_L2_BYTES if self.samples else L2_BYTES
         part = self.device.multiprocessors / max(1.0, clusters * self.cluster)
@@ -91,6 +98,13 @@ class Tiles(NamedTuple):
         tail = spread.most - spread.least
         busy = (spread.total - spread.least * self.clusters) / tail if tail else 0.0
         return spread.least * self.step_us(columns, self.clusters) + tail * self.step_us(columns, busy)
+
+
+def _at(columns: int, rates: dict[int, float]) -> float:
+    """The rate of a width between two that were timed."""
+    below, above = max(w for w in rates if w <= columns), min(w for w in rates if w >= columns)
+    part = (columns - below) / (above - below) if above > below else 0.0
+    return rates[below] + part * (rates[above] - rates[below])
 
 
 class Spread(NamedTuple):
@@ -111,14 +125,18 @@ def ranked_blocks(blocks: int, share: float, ranks: int) -> list[float]:
     return [min(blocks, max(0.0, blocks * share + deviation * z)) for z in normal]
 
 
-def counted_out(rows: Sequence[float], columns: int, clusters: int) -> Spread:
+def counted_out(rows: Sequence[float], columns: int, clusters: int, some: int | None = None) -> Spread:
     """Tiles counted out to clusters, forwards and backwards in turn.
 
     Args:
         rows: steps of a tile in each row of tiles, the longest first.
         columns: tiles in a row.
+        some: so many tiles, the first ones, instead of all.
     """
-    tiles, total = len(rows) * columns, sum(rows) * columns
+    tiles = len(rows) * columns if some is None else some
+    total = sum(rows[: tiles // columns]) * columns
+    if tiles % columns:
+        total += rows[tiles // columns] * (tiles % columns)
     if tiles > FEW * clusters:
         each = total / clusters
         return Spread(each, each, total, tiles / clusters)
@@ -137,13 +155,21 @@ def _last(tiles: int, clusters: int) -> range:
     return range(clusters - left, clusters) if turn % 2 else range(left)
 
 
-def sampled_us(tiles: Tiles, steps: int, columns: int, narrow: int, count: Counts) -> float:
-    """Microseconds of equally long tiles of a sampled product, then of narrow ones, for masks of one density."""
+def sampled_us(
+    tiles: Tiles, steps: int, columns: int, narrow: int, count: Counts, *, halves: bool = False
+) -> float:
+    """Microseconds of equally long tiles of a sampled product, then of narrow ones, for masks of one density.
+
+    Args:
+        halves: wide tiles of the last wave are narrow ones, if they are one wave then.
+    """
 
     def waves_us(wide: float) -> float:
         wave, left = divmod(max(0.01, wide), tiles.clusters)
         us = wave * tile_us(columns, tiles.clusters)
         remaining = count.narrow
+        if halves and wave >= 1 and 2 * left + remaining <= tiles.clusters:
+            remaining, left = remaining + 2 * left, 0.0
         if left > 0.5:  # clusters without a wide tile take narrow ones meanwhile
             each = tile_us(columns, tiles.clusters) // tile_us(narrow, tiles.clusters)
             taken = min(remaining, each * (tiles.clusters - left))

@@ -14,7 +14,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
-from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.limits import CLUSTERS, capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.loads import LEAST_ASYNC
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, sums_of, threads_of
 from sparsegen.kernels.masked.masked_tiles_config import MaskedTilesConfig
@@ -28,7 +28,6 @@ from sparsegen.operators import DsdProblem, DType, FactorType, MaskedProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-CLUSTERS = (9, 0)  # compute capability with clusters of blocks
 EXTRA_REGISTERS = 64  # registers that a thread needs besides its sums, about
 
 P = TypeVar("P", bound=MaskedProblem)

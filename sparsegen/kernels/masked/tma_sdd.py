@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import tunable
 from sparsegen.kernels.layouts.copied_ring import PIECE, CopiedTilesConfig
-from sparsegen.kernels.masked.copied_tiles import WIDTHS, CopiedTiles
+from sparsegen.kernels.masked.copied_tiles import NARROW, WIDTHS, CopiedTiles
 from sparsegen.operators import FactorType, SddProblem
 
 # Density up to which heuristics take columns of their own: 7 % less time on an H200 at 4096³, half of the blocks live.
@@ -22,6 +22,9 @@ class TmaSddConfig(CopiedTilesConfig):
     tile_n: int = tunable(256, WIDTHS[::-1], "columns of the result per thread block")
     own_columns: bool = tunable(
         False, (False, True), "each warpgroup multiplies the live columns of its own 64 rows alone"
+    )
+    halves: bool = tunable(
+        False, (False, True), "wide tiles of the last, uneven wave are halved if they are one wave then"
     )
 
 
@@ -38,6 +41,10 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
         yield Constraint(
             not config.own_columns or problem.block.rows == PIECE,
             f"warpgroups have live columns of their own if blocks ({problem.block}) have {PIECE} rows",
+        )
+        yield Constraint(
+            not config.halves or (config.tile_n > NARROW and problem.batch == 1),
+            f"tiles of more than {NARROW} columns can be halved, of one batch element",
         )
         yield Constraint(
             not config.own_columns or problem.factor_type is FactorType.SAME,

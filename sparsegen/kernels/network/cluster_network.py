@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import PORTABLE_CLUSTER, Launch
-from sparsegen.kernels.layouts.limits import capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.limits import CLUSTERS, capable, enough_registers, shared_memory_fits
 from sparsegen.kernels.layouts.network_tiles import UNIT, positions_of
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.network.cluster_tiles import (
@@ -42,7 +42,6 @@ from sparsegen.operators.sparse_network import Readout, SparseNetworkProblem
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-CLUSTERS = (9, 0)  # compute capability with clusters of blocks
 LARGE_CLUSTERS = (9, 10)  # major compute capabilities with larger ones, of GPUs of servers
 ROWS_APART = 8  # rows after a buffer: one for unread neurons, and padding to a multiple of 128 bytes
 CONTROL_BYTES = 1024

@@ -13,6 +13,7 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_batch_element
 from sparsegen.kernels.layouts.limits import (
+    CLUSTERS,
     TENSOR_CORES,
     capable,
     enough_registers,
@@ -20,7 +21,7 @@ from sparsegen.kernels.layouts.limits import (
     shared_memory_fits,
 )
 from sparsegen.kernels.layouts.padding import empty_as_padding
-from sparsegen.kernels.network.cluster_network import CLUSTERS, SENT_BYTES_PER_CYCLE, resident_clusters
+from sparsegen.kernels.network.cluster_network import SENT_BYTES_PER_CYCLE, resident_clusters
 from sparsegen.kernels.network.network_family import (
     first_that_fits,
     launch_of,

@@ -13,6 +13,8 @@ from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants
 from sparsegen.kernels.layouts.limits import (
+    CLUSTERS,
+    capable,
     enough_registers,
     resident_blocks,
     resident_blocks_fit,
@@ -32,6 +34,7 @@ PITCH_PADDING = 8  # floats of a row of results in shared memory
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions
 # Fractions of the tensor cores' rate, and a multiprocessor's cycles for each place of a tile, whatever k.
 PRODUCTS = {DType.FLOAT32: 0.43, DType.FLOAT16: 0.6, DType.BFLOAT16: 0.6}
+WARPGROUP_PRODUCTS = 0.7  # of float32 by warpgroups
 PLACE_CYCLES = 0.033
 LOADS = 0.8  # of the time that L2 takes for rows
 START_US = 0.84
@@ -40,6 +43,7 @@ MOVES = 1.36  # multiple of the memory's time for the least traffic
 BLOCK_CYCLES, STEP_CYCLES = 2200.0, 320.0
 # And in each thread: for a nonzero, for the value that scales it, and for an element of a row that is not aligned.
 NONZERO_CYCLES, SCALE_CYCLES, UNALIGNED_CYCLES = 97.0, 310.0, 71.0
+CLUSTER_CYCLES, REMOTE_CYCLES = 1500.0, 20.0  # until a cluster's blocks meet, and for another block's result
 USUAL_REGISTERS = 128  # of a thread, unless more blocks are to be resident
 
 
@@ -69,6 +73,14 @@ class MmaSddmmConfig(Config):
         "rows as they are, or sorted by the column in their middle, so that a panel's rows share columns",
         packs=True,
     )
+    warpgroups: bool = tunable(
+        False,
+        (False, True),
+        "float32 by instructions of warpgroups (wgmma): 64 rows, B from shared memory",
+    )
+    splits: int = tunable(
+        1, (1, 2, 4, 8), "parts of k (split-k), one for each block of a cluster, which adds them up"
+    )
 
 
 # The heuristic chooses one of these: parts of 64 by 64 results or fewer for each warp.
@@ -85,6 +97,11 @@ SHAPES = tuple(
         (16, 128, 1, 4),
         (16, 64, 1, 2),
     )
+)
+# Of float32 where there are warpgroups also one of these.
+WARPGROUP_SHAPES = tuple(
+    MmaSddmmConfig(tile_m=tile_m, tile_n=tile_n, warps_m=tile_m // 16, warps_n=1, warpgroups=True)
+    for tile_m, tile_n in ((128, 128), (64, 128), (64, 64))
 )
 
 
@@ -118,9 +135,14 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         yield from self.scope(problem)
         c, itemsize = config, problem.dtype.itemsize
         yield from on_tensor_cores(c, device, "rows", "columns")
+        if c.splits > 1:
+            yield capable(device, CLUSTERS)
+        if c.warpgroups:
+            yield from self._warpgroup_constraints(problem, c, device)
+        row_bytes = c.tile_k * itemsize
         yield Constraint(
-            c.tile_k * itemsize in (64, 128),
-            f"tile_k ({c.tile_k}) elements of a row take 64 or 128 bytes ({c.tile_k * itemsize})",
+            row_bytes == 128 or (row_bytes == 64 and not c.warpgroups),
+            f"tile_k ({c.tile_k}) elements of a row take {'' if c.warpgroups else '64 or '}128 bytes ({row_bytes})",
         )
         yield Constraint(
             problem.k + c.stages * c.tile_k <= MAX_INDEX,
@@ -135,11 +157,25 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         chunks = c.tile_k * itemsize // 16
         listed = ceil_div(c.tile_m * chunks, threads) - (-c.tile_n * chunks // threads)
         partial = PARTIAL_SUMS * rows if problem.dtype is DType.FLOAT32 and rows > 1 else 0
+        if c.warpgroups:  # the operands of two steps, and the sums of one
+            operands, partial = 2 * 8 * (c.tile_k // 8), 4 * columns
         needed = 4 * rows * columns + operands + listed + partial + 40
         yield enough_registers(needed, threads * c.resident_blocks)
         shared = self._shared_bytes(problem, c)
         yield shared_memory_fits("stages", shared, device)
         yield resident_blocks_fit(c.resident_blocks, shared, device)
+
+    @staticmethod
+    def _warpgroup_constraints(
+        problem: SddmmProblem, config: MmaSddmmConfig, device: Device
+    ) -> Iterator[Constraint]:
+        c = config
+        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield Constraint(problem.dtype is DType.FLOAT32, "warpgroups multiply float32 here")
+        yield Constraint(
+            c.warps_m % 4 == 0 and c.tile_m == 16 * c.warps_m,
+            f"a warpgroup's four of warps_m ({c.warps_m}) take 64 of tile_m ({c.tile_m}) rows",
+        )
 
     def requirements(
         self, problem: SddmmProblem, features: Features, config: MmaSddmmConfig
@@ -162,6 +198,8 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         """The stages, or the results that are staged after them; and the rows' shifts."""
         c = config
         stages = c.stages * (c.tile_m + c.tile_n) * c.tile_k * problem.dtype.itemsize
+        if c.warpgroups:
+            stages += 2 * c.tile_n * c.tile_k * problem.dtype.itemsize
         return max(stages, c.tile_m * (c.tile_n + PITCH_PADDING) * 4) + c.tile_m * 4
 
     def is_worth_trying(self, problem: SddmmProblem, config: MmaSddmmConfig, device: Device) -> bool:
@@ -175,8 +213,14 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
             return False
         if c.resident_blocks * threads_of(c) > 512 or c.stages > 1 + max(1, ceil_div(problem.k, c.tile_k)):
             return False
-        # Each warp's part of the tile is near a square: fragments of both operands are used often.
-        rows, columns = c.tile_m // c.warps_m, c.tile_n // c.warps_n
+        # Parts of k are for a few tiles, of which each block still takes several steps.
+        tiles = problem.batch * ceil_div(problem.m, c.tile_m) * ceil_div(problem.n, c.tile_n)
+        if c.splits > 1 and (
+            tiles * c.splits > 4 * device.multiprocessors or problem.k < 4 * c.splits * c.tile_k
+        ):
+            return False
+        # The part of each warp or warpgroup is near a square: fragments of both operands are used often.
+        rows, columns = c.tile_m // c.warps_m * (4 if c.warpgroups else 1), c.tile_n // c.warps_n
         return rows <= 2 * columns and columns <= 4 * rows
 
     def constants(self, problem: SddmmProblem, config: MmaSddmmConfig) -> Mapping[str, Value]:
@@ -211,7 +255,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         self, problem: SddmmProblem, config: MmaSddmmConfig, sizes: Mapping[str, int], device: Device
     ) -> Launch:
         return Launch(
-            grid=(sizes["tiles"], 1, problem.batch),
+            grid=(sizes["tiles"] * config.splits, 1, problem.batch),
             block=(threads_of(config), 1, 1),
             shared_memory_bytes=self._shared_bytes(problem, config),
         )
@@ -224,23 +268,26 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         """
         c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
         tiles = problem.batch * max(1.0, expected_tiles(features, c.tile_m, c.tile_n))
-        threads, places = threads_of(c), c.tile_m * c.tile_n
+        threads, places, blocks = threads_of(c), c.tile_m * c.tile_n, c.splits * tiles
         whole = (
-            ceil_div(math.ceil(tiles), device.multiprocessors) * device.multiprocessors
+            ceil_div(math.ceil(blocks), device.multiprocessors) * device.multiprocessors
         )  # as many for each one
         row = round_up(problem.k * itemsize, 64) // itemsize
-        tensor_cores = PRODUCTS[problem.dtype] * rates.tensor_products_per_us(problem.dtype)
-        computed = whole * places * (row / tensor_cores + PLACE_CYCLES / device.cycles_per_us)
-        loaded = LOADS * whole * row * itemsize * (c.tile_m + c.tile_n) / device.l2_bytes_per_us
+        share = WARPGROUP_PRODUCTS if c.warpgroups else PRODUCTS[problem.dtype]
+        tensor_cores = share * rates.tensor_products_per_us(problem.dtype)
+        computed = whole * places * (row / c.splits / tensor_cores + PLACE_CYCLES / device.cycles_per_us)
+        loaded = LOADS * whole * row / c.splits * itemsize * (c.tile_m + c.tile_n) / device.l2_bytes_per_us
 
         scaling = SCALE_CYCLES if problem.epilogue is SddmmEpilogue.SCALE else 0.0
-        of_thread = problem.batch * features.nnz / tiles / threads * (NONZERO_CYCLES + scaling)
+        remote = c.splits * REMOTE_CYCLES if c.splits > 1 else 0.0
+        of_thread = problem.batch * features.nnz / blocks / threads * (NONZERO_CYCLES + remote + scaling)
         if not self._is_aligned(problem):
-            of_thread += row * (c.tile_m + c.tile_n) / threads * UNALIGNED_CYCLES
-        steps = ceil_div(problem.k, c.tile_k) / (c.stages - 1)
+            of_thread += row / c.splits * (c.tile_m + c.tile_n) / threads * UNALIGNED_CYCLES
+        steps = ceil_div(problem.k, c.splits * c.tile_k) / (c.stages - 1)
+        met = CLUSTER_CYCLES if c.splits > 1 else 0.0
         fitting = resident_blocks(threads, USUAL_REGISTERS, self._shared_bytes(problem, c), device)
-        turns = math.ceil(tiles / (device.multiprocessors * max(fitting, c.resident_blocks)))
-        waited = turns * (BLOCK_CYCLES + steps * STEP_CYCLES + of_thread) / rates.clock_mhz
+        turns = math.ceil(blocks / (device.multiprocessors * max(fitting, c.resident_blocks)))
+        waited = turns * (BLOCK_CYCLES + met + steps * STEP_CYCLES + of_thread) / rates.clock_mhz
         moved = MOVES * problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(computed + waited, loaded) + moved
 
@@ -249,6 +296,9 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         itemsize = problem.dtype.itemsize
         short, wide = 64 // itemsize, 128 // itemsize
         widths = (short,) if problem.k <= short else (wide, short)
+        shapes = SHAPES
+        if problem.dtype is DType.FLOAT32 and device.compute_capability[0] == 9 and problem.k > short:
+            shapes = WARPGROUP_SHAPES + SHAPES
         configs = [
             replace(
                 shape,
@@ -256,14 +306,31 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
                 stages=min(stages, 1 + max(1, ceil_div(problem.k, tile_k))),
                 step=self._step(problem, features, shape),
                 resident_blocks=resident,
+                splits=splits,
             )
-            for shape in SHAPES
+            for shape in shapes
             for resident in (2, 1)
-            for tile_k in widths
+            for tile_k in ((wide,) if shape.warpgroups else widths)
             for stages in (3, 2)
+            for splits in self._splits(problem, features, shape, tile_k, device)
         ]
         smallest = replace(SHAPES[-1], tile_k=short, stages=2)
         return self.fastest_valid(problem, features, configs, device, otherwise=smallest)
+
+    @staticmethod
+    def _splits(
+        problem: SddmmProblem, features: Features, config: MmaSddmmConfig, tile_k: int, device: Device
+    ) -> tuple[int, ...]:
+        """No parts of k, and as many as tiles leave multiprocessors for, of four steps or more each."""
+        if device.compute_capability < CLUSTERS:
+            return (1,)
+        tiles = problem.batch * max(1.0, expected_tiles(features, config.tile_m, config.tile_n))
+        fitting = [
+            splits
+            for splits in (2, 4, 8)
+            if splits * tiles <= device.multiprocessors and problem.k >= 4 * splits * tile_k
+        ]
+        return (1, *fitting[-1:])
 
     @staticmethod
     def _step(problem: SddmmProblem, features: Features, config: MmaSddmmConfig) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -292,36 +292,34 @@ class PanelSddmm(SampledProduct[PanelSddmmConfig]):
         return features.m * -math.expm1(-in_panel)
 
     def heuristic(self, problem: SddmmProblem, features: Features, device: Device) -> PanelSddmmConfig:
-        """Subwarps that suit k, and the panels and strips that should be fastest with them."""
+        """Subwarps that suit k, of those whose registers suffice, and the panels and strips that should be fastest with
+        them.
+        """
         # Two threads store their results to twice as many lines at a time as four.
         widths = [PanelSddmmConfig(threads_per_strip=threads) for threads in (2, 4, 8, 16, 32)]
-        threads = min(
-            widths,
+        widths.sort(
             key=lambda c: (
                 self._row_bytes(problem, c),
                 c.threads_per_strip == 2,
                 abs(self._left_values(problem, c) - LEFT_VALUES[problem.dtype]),
-            ),
-        ).threads_per_strip
-        candidates = [
-            PanelSddmmConfig(
-                panel_n=panel_n,
-                threads_per_strip=threads,
-                strip=strip,
-                resident_blocks=resident_blocks,
-                turns=turns,
             )
-            for panel_n, strip, resident_blocks, turns in itertools.product(
-                (64, 128, 256, 384, 512, 768, 1024),
-                (2, 4, 8),
-                (1, 2),
-                TURNS if problem.batch == 1 else TURNS_OF_HEADS,
-            )
-        ]
-        typical = device.typical
-        candidates.sort(key=lambda c: self._microseconds(problem, features, c, typical))
-        valid = (c for c in candidates if self.is_valid(problem, c, device))
-        return next(valid, PanelSddmmConfig(panel_n=64, threads_per_strip=32))
+        )
+        typical = device.typical_rated
+        for width in widths:
+            candidates = [
+                replace(width, panel_n=panel_n, strip=strip, resident_blocks=resident_blocks, turns=turns)
+                for panel_n, strip, resident_blocks, turns in itertools.product(
+                    (64, 128, 256, 384, 512, 768, 1024),
+                    (2, 4, 8),
+                    (1, 2),
+                    TURNS if problem.batch == 1 else TURNS_OF_HEADS,
+                )
+            ]
+            candidates.sort(key=lambda c: self._microseconds(problem, features, c, typical))
+            valid = (c for c in candidates if self.is_valid(problem, c, device))
+            if (config := next(valid, None)) is not None:
+                return config
+        return PanelSddmmConfig(panel_n=64, threads_per_strip=32)
 
 
 FAMILY = PanelSddmm()

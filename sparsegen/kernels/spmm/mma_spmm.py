@@ -24,6 +24,7 @@ from sparsegen.kernels.spmm.mma_spmm_config import (
 )
 from sparsegen.kernels.spmm.mma_spmm_time import modelled_us
 from sparsegen.kernels.spmm.tensor_tiles import (
+    LEAST_FILL,
     STEP,
     fills_blocks,
     stored_begins,
@@ -39,6 +40,7 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div
 
+LEAST_SPLIT_FILL = 0.08  # of blocks, for float32 by warpgroups
 A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared
 
 
@@ -100,7 +102,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         self, problem: SpmmProblem, features: Features, config: MmaSpmmConfig
     ) -> Iterator[Constraint]:
         if config.storage == "tiles":
-            yield whole_tiles_requirement(features)
+            yield whole_tiles_requirement(features, LEAST_SPLIT_FILL if config.warpgroups else LEAST_FILL)
 
     @staticmethod
     def _warpgroup_constraints(
@@ -108,7 +110,14 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
     ) -> Iterator[Constraint]:
         c = config
         yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
-        yield Constraint(problem.dtype is not DType.FLOAT32, "warpgroups multiply 16-bit elements")
+        if problem.dtype is DType.FLOAT32:
+            yield Constraint(c.storage == "tiles", "warpgroups multiply float32 of whole tiles")
+            yield Constraint(
+                c.warps_m == 1 and c.warps_k == 1 and c.warps_n % 4 == 0 and c.tile_n == 16 * c.warps_n,
+                f"a warpgroup's four of warps_n ({c.warps_n}) take 64 of tile_n ({c.tile_n}) columns, and all rows",
+            )
+            yield Constraint(c.tile_k == 32, f"tile_k ({c.tile_k}) is a row of 128 bytes")
+            return
         yield Constraint(
             c.storage == "nonzeros", "warpgroups multiply what was expanded; whole tiles are for block_spmm"
         )
@@ -129,6 +138,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         """
         c, itemsize = config, problem.dtype.itemsize
         rows, columns = c.tile_m // (16 * c.warps_m), c.tile_n // (8 * c.warps_n)
+        if c.warpgroups and problem.dtype is DType.FLOAT32:  # the operands of two tiles, and the sums of one
+            return 4 * rows * columns * 2 + 64 + 40
         operands = 0 if c.warpgroups else (2 if problem.dtype is DType.FLOAT32 else 1) * (4 + 2 * columns)
         nonzeros = c.prefetch * STEP * (2 + itemsize) // 4 if c.storage == "nonzeros" else 0
         return 4 * rows * columns + operands + nonzeros + 40
@@ -138,6 +149,8 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         """The tiles, or what is staged after them: the sums of other warps, and the tile of C."""
         c, itemsize = config, problem.dtype.itemsize
         of_a = A_BUFFERS if c.storage == "nonzeros" else c.stages
+        if c.warpgroups and problem.dtype is DType.FLOAT32:
+            of_a += 2  # what TF32 leaves of A's tiles
         tiles = (of_a * c.tile_m + c.stages * c.tile_n) * c.tile_k * itemsize
         sums = (c.warps_k - 1) * c.tile_m * c.tile_n * 4
         rows, columns = (c.tile_m, c.tile_n) if problem.layout is Layout.ROW else (c.tile_n, c.tile_m)
@@ -162,7 +175,10 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         if c.resident_blocks * threads > 512:
             return False
         # Each warp's part of the tile is near a square: fragments of both operands are used often.
-        rows, columns = c.tile_m // c.warps_m * (4 if c.warpgroups else 1), c.tile_n // c.warps_n
+        four = 4 if c.warpgroups else 1  # of float32 they share columns
+        by_column = problem.dtype is DType.FLOAT32
+        rows = c.tile_m // c.warps_m * (1 if by_column else four)
+        columns = c.tile_n // c.warps_n * (four if by_column else 1)
         if rows > 4 * columns or (columns > 4 * rows) or (rows * columns < 512 and c.tile_n > 16):
             return False
         # A thread takes between an eighth and all of its part of a full tile of A ahead; of whole tiles nothing.

@@ -20,7 +20,7 @@ class MmaSpmmConfig(Config):
     warpgroups: bool = tunable(
         False,
         (False, True),
-        "wgmma: four warps at a time take their operands from shared memory while they expand the next tile",
+        "wgmma: four warps at a time take operands from shared memory while they make the next tile's",
     )
     warps_m: int = tunable(2, (1, 2, 4, 8), "warps over a tile's rows")
     warps_n: int = tunable(2, (1, 2, 4, 8), "warps over its columns")
@@ -56,10 +56,15 @@ class MmaSpmmConfig(Config):
 
 
 def _whole_tiles(
-    tile: tuple[int, int, int], warps: tuple[int, int, int], stages: int, blocks: int
+    tile: tuple[int, int, int],
+    warps: tuple[int, int, int],
+    stages: int,
+    blocks: int,
+    *,
+    warpgroups: bool = False,
 ) -> MmaSpmmConfig:
     (m, n, k), (warps_m, warps_n, warps_k) = tile, warps
-    return MmaSpmmConfig(m, n, k, False, warps_m, warps_n, warps_k, "tiles", stages, 1, blocks)
+    return MmaSpmmConfig(m, n, k, warpgroups, warps_m, warps_n, warps_k, "tiles", stages, 1, blocks)
 
 
 def _nonzeros(
@@ -93,6 +98,9 @@ LIKELY_CONFIGS = {
         _whole_tiles((64, 32, 64), (1, 1, 4), 3, 1),
         _whole_tiles((64, 64, 32), (1, 2, 2), 3, 1),
         _whole_tiles((128, 128, 16), (1, 4, 1), 3, 2),
+        _whole_tiles((64, 64, 32), (1, 4, 1), 3, 2, warpgroups=True),
+        _whole_tiles((128, 64, 32), (1, 4, 1), 3, 2, warpgroups=True),
+        _whole_tiles((128, 128, 32), (1, 8, 1), 3, 1, warpgroups=True),
     ),
     2: (
         _nonzeros((32, 16, 256), (1, 2, 4), blocks=2),

@@ -129,6 +129,9 @@ COSTS = {DType.FLOAT32: OF_FLOAT32, DType.FLOAT16: OF_HALF, DType.BFLOAT16: OF_H
 REGISTERS_OF_FLOAT32 = Registers(41, 16, 7.8, 4.0, 9.7, 1.25)
 REGISTERS_OF_HALF = Registers(49, 5, 3.7, 3.0, 6.0, 2.2)
 REGISTERS_OF_WARPGROUPS = Registers(90, 0, 3.0, 0.0, 0.0, 1.8)
+REGISTERS_OF_SPLIT_WARPGROUPS = Registers(104, 0, 8.0, 0.0, 0.0, 0.0)
+# float32 by warpgroups: the multiple of the tensor cores' time, and cycles of a step, and more for each row of a tile.
+SPLIT_PRODUCT, SPLIT_STEP_CYCLES, SPLIT_ROW_CYCLES = 1.05, 100.0, 1.5
 
 
 def modelled_us(
@@ -174,7 +177,10 @@ def modelled_us(
         late = costs.late_us * max(0.0, FULLER * nonzeros / (STEP * c.threads) - c.prefetch)
         stored = features.nnz * (2.0 + itemsize)
     product_us = costs.product * c.tile_m * c.tile_n * c.tile_k / rates.tensor_products_per_us(problem.dtype)
-    if not c.warpgroups:
+    if c.warpgroups and problem.dtype is DType.FLOAT32:
+        waited = SPLIT_STEP_CYCLES + SPLIT_ROW_CYCLES * c.tile_m
+        product_us *= SPLIT_PRODUCT / costs.product
+    elif not c.warpgroups:
         waited += columns * (costs.column_cycles + costs.product_cycles * rows)
         product_us += costs.fragment * (a * c.warps_n + b * c.warps_m) / device.l2_bytes_per_us
     slower = 1.0 + costs.spilled * lacking
@@ -195,8 +201,11 @@ def modelled_us(
 
 def _registers(config: MmaSpmmConfig, itemsize: int) -> tuple[int, float]:
     """Registers of a thread, and the share of those it needs that it lacks."""
-    kind = REGISTERS_OF_FLOAT32 if itemsize == 4 else REGISTERS_OF_HALF
-    needed = (REGISTERS_OF_WARPGROUPS if config.warpgroups else kind).needed(config, itemsize)
+    is_float = itemsize == 4
+    kind = REGISTERS_OF_FLOAT32 if is_float else REGISTERS_OF_HALF
+    if config.warpgroups:
+        kind = REGISTERS_OF_SPLIT_WARPGROUPS if is_float else REGISTERS_OF_WARPGROUPS
+    needed = kind.needed(config, itemsize)
     most = REGISTERS_PER_MULTIPROCESSOR // (config.threads * config.resident_blocks) // 8 * 8
     available = min(255, most)
     taken = min(available, math.ceil(needed / 8) * 8)

@@ -109,6 +109,11 @@ class Problem(ProblemFields):
         return None
 
     @property
+    def dense_over_product(self) -> float:
+        """Time of what may run instead over a plain product of those sizes, where it is no plain product."""
+        return 1.0
+
+    @property
     def zeroing_bytes(self) -> float:
         """Bytes moved by the launch beside the dense product that makes dead blocks zeros; 0 where there is none."""
         return 0.0

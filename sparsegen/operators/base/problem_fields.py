@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
@@ -89,6 +89,17 @@ class ProblemFields(ABC):
             self.operator,
             *(value for name, value in self.traits.items() if not self.fields[name].near),
         )
+
+    @classmethod
+    def kind_of(cls, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the kind of the problem that `from_dict` makes of fields as JSON values, without making it.
+
+        Raises:
+            ValueError: a word that a trait does not have, or a trait without a default is missing.
+        """
+        traits = [field for field in fields_of(cls).values() if field.is_trait and not field.near]
+        words = [cast("type[StrEnum]", f.kind)(values.get(f.name, f.default)) for f in traits]
+        return cls.operator, *words
 
     def to_dict(self) -> dict[str, int | float | str]:
         """Return all fields as JSON values; `from_dict` is the inverse."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +26,8 @@ from sparsegen.operators.convolution.masked_conv2d import MaskedConv2dProblem
 from sparsegen.operators.convolution.window import Dilation, FilterSize, Groups, MaskBlock, Padding, Stride
 from sparsegen.operators.masked.masked_problem import Density
 from sparsegen.system.numpy_types import Array
+
+DENSE_OVER_PRODUCT = 2.1
 
 
 class MaskedConv2dWeightsOperator(Operator):
@@ -161,21 +163,67 @@ class MaskedConv2dWeightsProblem(Problem):
         Args:
             blocks: these masks instead, bool, images × rows × columns of blocks.
         """
+        return {spec.name: self.random_operand(spec, rng, blocks) for spec in self.operands(nnz)}
+
+    def random_operand(
+        self, spec: TensorSpec, rng: np.random.Generator, blocks: Array | None = None
+    ) -> Array:
+        """One of `random_operands`."""
         p = self.forward
-        found: dict[str, Array] = {}
-        for spec in self.operands(nnz):
-            if isinstance(spec.dtype, WordType):
-                if blocks is None:
-                    blocks = self.density.drawn(rng, (self.batch * self.images, *p.mask_shape))
-                found[spec.name] = words_of(blocks).reshape(spec.shape)
-                continue
-            live = self.density.share * self.images * p.out_height * p.out_width if spec.name == "dy" else 1.0
-            found[spec.name] = normal_numbers(rng, spec, scale=1 / math.sqrt(max(1.0, live)))
-        return found
+        if isinstance(spec.dtype, WordType):
+            if blocks is None:
+                blocks = self.density.drawn(rng, (self.batch * self.images, *p.mask_shape))
+            return words_of(blocks).reshape(spec.shape)  # type: ignore[no-any-return]
+        live = self.density.share * self.images * p.out_height * p.out_width if spec.name == "dy" else 1.0
+        return normal_numbers(rng, spec, scale=1 / math.sqrt(max(1.0, live)))
 
     def in_words(self, density: float) -> str:
         """The problem for people; it knows its density itself."""
         return f"{self}, {self.density.share:.1%} of the blocks live"
+
+    # --- the dense way ---
+
+    @property
+    def dense_product(self) -> tuple[int, int, int] | None:
+        """Filters, outputs, and channels of all taps; None with groups or of float32, which PyTorch may multiply in one
+        TF32 product where kernels add three.
+        """
+        if self.batch > 1 or self.groups.count > 1 or self.dtype is DType.FLOAT32:
+            return None
+        p = self.forward
+        return p.filters, self.images * p.out_height * p.out_width, p.channels * p.taps
+
+    @property
+    def dense_over_product(self) -> float:
+        """cuDNN's gradients of ten drawn convolutions of 16 bits took 1.2 to 6.3 times the model's product, 2.1 in the
+        mean of these and three of float32 (H200, ``drawn_*.json.xz``).
+        """
+        return DENSE_OVER_PRODUCT
+
+    @property
+    def zeroing_bytes(self) -> float:
+        """The gradient of the outputs is copied, by live blocks and zeros."""
+        copied = next(spec.nbytes for spec in self.operands(0) if spec.name == "dy")
+        return copied * (1.0 + self.density.share)
+
+    def dense_result(self, torch: Any, live: Any, operands: Mapping[str, Any], out: Any) -> Any:
+        """PyTorch's gradient; see `HasDense.dense_result`. On the CPU 16-bit numbers are multiplied as float32.
+
+        Args:
+            live: keeps live blocks of images: ``live.of(dy, mask)``.
+        """
+        p, x, dy = self.forward, operands["x"], live.of(operands["dy"], operands["mask"])
+        wide = x.dtype if x.is_cuda else torch.float32
+        x, dy = (images.permute(0, 3, 1, 2).to(wide) for images in (x, dy))
+        taps = p.filter_size.rows, p.filter_size.columns
+        like = torch.empty((p.filters, p.channels, *taps), dtype=wide, device=x.device)
+        sides = ([side.rows, side.columns] for side in (p.stride, p.padding, p.dilation))
+        _, found, _ = torch.ops.aten.convolution_backward(
+            *(dy, x, like.contiguous(memory_format=torch.channels_last), None, *sides),
+            *(False, [0, 0], 1, [False, True, False]),
+        )
+        found = found.permute(0, 2, 3, 1).to(operands["x"].dtype)
+        return found.contiguous() if out is None else out.copy_(found)
 
     # --- what it computes ---
 

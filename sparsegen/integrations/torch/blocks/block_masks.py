@@ -18,6 +18,7 @@ from sparsegen.integrations.torch.blocks.mask_launches import (
     launch_drop,
 )
 from sparsegen.integrations.torch.blocks.mask_operators import pack_blocks, pack_both
+from sparsegen.integrations.torch.blocks.mask_states import new_state
 from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.integrations.torch.calls.direct import Context, may_run_at_once
 from sparsegen.integrations.torch.calls.launched_operator import LaunchedOperator
@@ -26,8 +27,6 @@ from sparsegen.integrations.torch.calls.tensor_checks import checked_device, req
 from sparsegen.matrix.block_mask import BlockMask, BlockMaskLayout, checked_blocks, grid
 from sparsegen.matrix.block_mask_draw import Drawn, MaskDraw
 from sparsegen.operators.masked.masked_problem import Density
-
-_HIGHEST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -326,11 +325,6 @@ def _drawing(
     layout = grid(shape, block)
     density, launch = draw.density(layout), launch_draw(state, layout, draw, early=early)
     return lambda state: BlockMaskTensor.unchecked(shape, block, launch(state), density)
-
-
-def new_state(device: torch.device | str | None = None, generator: torch.Generator | None = None) -> Tensor:
-    """A seed and a step by PyTorch's generator of a device, or by another one, on the device."""
-    return torch.randint(_HIGHEST, (2,), dtype=torch.int64, device=device, generator=generator)
 
 
 # --- custom operators ---

@@ -16,7 +16,7 @@ from torch.nn import functional
 from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.errors import OperandError
-from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, mask_of, new_state
+from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor, mask_of
 from sparsegen.integrations.torch.blocks.dropout_choice import masked_products_pay
 from sparsegen.integrations.torch.blocks.dropout_steps import (
     DenseStep,
@@ -27,6 +27,7 @@ from sparsegen.integrations.torch.blocks.dropout_steps import (
 )
 from sparsegen.integrations.torch.blocks.dropped_blocks import HOST_BOUND, dropped
 from sparsegen.integrations.torch.blocks.mask_launches import independent
+from sparsegen.integrations.torch.blocks.mask_states import new_numbers, new_state
 from sparsegen.integrations.torch.blocks.masked_products import dsd
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
@@ -200,7 +201,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         facts = self.block, p, dtype, str(x.device), bias is not None, fuses, self.own_seed
         asks = *sizes, *facts, str(self.dense)
         if not masked_products_pay(*asks):
-            state = self._counted(state)
+            state = self._counted(state) if self.own_seed else state
             kept = dropped(x, state, p, self.block)
             self._plan(asks, (x, weight, bias), state, None)
             return self.activation.of(functional.linear(kept, weight, bias))
@@ -220,9 +221,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         return self.activation is Activation.RELU and self.bias is not None
 
     def _counted(self, state: Tensor) -> Tensor:
-        """The state that names a mask which no kernel of ours draws, and counts; the gradient needs it."""
-        if not self.own_seed:
-            return state
+        """The layer's own state for a mask which no kernel of ours draws, and counts; the gradient needs it."""
         named = state.clone()
         state[1] += 1
         return named
@@ -238,8 +237,12 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
             if step is None or not step.is_for(settings, x, weight, bias):
                 return None
             steps[LATEST] = step
-        state = self._own_state(x.device) if self.own_seed else new_state(x.device)
-        y = step(x, weight, bias, state if step.is_masked else self._counted(state))
+        device, state = x.device, None
+        if self.own_seed:
+            state = self._own_state(device) if step.is_masked else self._counted(self._own_state(device))
+        elif not step.is_masked:
+            state = new_numbers(device)
+        y = step(x, weight, bias, new_state(device) if state is None else state)
         return y if self.activation is Activation.NONE or step.activates else self.activation.of(y)
 
     def _plan(

@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
-from sparsegen.integrations.torch.blocks.block_masks import drop_blocks, mask_of, new_state
+from sparsegen.integrations.torch.blocks.block_masks import drop_blocks, mask_of
 from sparsegen.integrations.torch.blocks.dropped_blocks import dropped
+from sparsegen.integrations.torch.blocks.mask_states import new_state
 from sparsegen.integrations.torch.blocks.masked_products import dsd, gradient_launches
 from sparsegen.integrations.torch.calls.constant_results import constant_result
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of

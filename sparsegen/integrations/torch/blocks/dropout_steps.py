@@ -25,6 +25,7 @@ from sparsegen.integrations.torch.blocks.mask_launches import (
     launch_drop,
     launch_factors,
 )
+from sparsegen.integrations.torch.blocks.mask_states import Named
 from sparsegen.integrations.torch.blocks.masked_products import (
     dsd_gradients,
     gradient_launches,
@@ -91,7 +92,7 @@ class DropoutStep(ABC):
         )
 
     @abstractmethod
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Any) -> Tensor:
         """The layer's result, before an activation that no kernel computes, by the mask that a state names."""
 
 
@@ -119,8 +120,8 @@ class DenseStep(DropoutStep):
         """See `DropoutStep.is_for`; a CUDA graph captures other launches."""
         return super().is_for(settings, x, weight, bias) and not is_capturing(x)
 
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor) -> Tensor:
-        """See `DropoutStep`."""
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Named) -> Tensor:
+        """See `DropoutStep`; numbers may stand for the state."""
         if self._shape is None:
             made = self._launch(x, state)
         elif self._multiplies:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sparsegen.integrations.torch.blocks import plain_masks
+from sparsegen.integrations.torch.blocks.mask_states import Named
 from sparsegen.integrations.torch.blocks.plain_masks import blocks_of
 from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device, kernel_device_of
 from sparsegen.integrations.torch.calls.plain_launches import current_stream, stream_of
@@ -159,19 +160,19 @@ def of_scores(source: MaskSource, device: Device, scores: Tensor, *at: int) -> T
 
 
 def launch_drop(
-    x: Tensor, state: Tensor, p: float, block_rows: int, block_columns: int
-) -> Callable[[Tensor, Tensor], Tensor]:
+    x: Tensor, state: Named, p: float, block_rows: int, block_columns: int
+) -> Callable[[Tensor, Named], Tensor]:
     """Returns the function that gives matrices like X without the blocks that the mask of a state drops, the others
-    divided by the share that is left.
+    divided by the share that is left. Numbers stand for a state where a kernel runs.
     """
     bound, live = _dropping(x, p, (block_rows, block_columns))
     if bound is None:
         return lambda x, state: torch.where(live(state), x / live.density, 0)
     stream, empty = current_stream(x), empty_tensors(torch, x.shape, x.dtype, x.device)
 
-    def launch(x: Tensor, state: Tensor) -> Tensor:
+    def launch(x: Tensor, state: Named) -> Tensor:
         x, y = aligned(x), empty()
-        bound()(stream(), state.data_ptr(), x.data_ptr(), y.data_ptr())
+        bound()(stream(), *_of(state), x.data_ptr(), y.data_ptr())
         result: Tensor = y
         return result
 
@@ -179,20 +180,25 @@ def launch_drop(
 
 
 def launch_factors(
-    like: Tensor, state: Tensor, p: float, block_rows: int, block_columns: int
-) -> Callable[[Tensor, Tensor], Tensor]:
+    like: Tensor, state: Named, p: float, block_rows: int, block_columns: int
+) -> Callable[[Tensor, Named], Tensor]:
     """Returns the function that gives the factors by which `launch_drop` drops blocks: 0, or 1 over the share left."""
     bound, live = _dropping(like, p, (block_rows, block_columns))
     if bound is None:
         return lambda like, state: live(state).to(like.dtype) / live.density
     stream, empty = current_stream(like), empty_tensors(torch, like.shape, like.dtype, like.device)
 
-    def launch(like: Tensor, state: Tensor) -> Tensor:
+    def launch(like: Tensor, state: Named) -> Tensor:
         factors: Tensor = empty()
-        bound()(stream(), state.data_ptr(), 0, factors.data_ptr())
+        bound()(stream(), *_of(state), 0, factors.data_ptr())
         return factors
 
     return launch
+
+
+def _of(state: Named) -> tuple[int, int, int]:
+    """The address of a state, or 0, a seed and a step."""
+    return (0, *state) if isinstance(state, tuple) else (state.data_ptr(), 0, 0)
 
 
 def _dropping(x: Tensor, p: float, block: tuple[int, int]) -> tuple[Callable[[], Bound] | None, LiveElements]:

@@ -35,7 +35,12 @@ def padded(problem: MaskedProblem, device: Device) -> MaskedProblem | None:
 
 
 def padded_for_dense(problem: MaskedProblem, device: Device) -> MaskedProblem | None:
-    """The same for PyTorch's own product."""
+    """The same for PyTorch's own product.
+
+    Two kinds are on no padded copies. Results in another's memory, whose dead blocks stay as they were, are asked of
+    our kernels alone (`Dense.NEVER`). Results of ``dsd_transposed`` by rows are asked of `sparsegen.prepare` alone,
+    which takes operands as they lie; functions here have them by columns.
+    """
     wider = _wider(problem)
     return wider if wider != problem and is_dense_faster_padded(problem, wider, device) else None
 

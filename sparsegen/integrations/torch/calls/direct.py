@@ -82,6 +82,13 @@ def is_watched() -> bool:
     return bool(is_dynamo_compiling() or _function_modes() or forward_ad._current_level >= 0 or _profiles())
 
 
+def is_rewritten() -> bool:
+    """True if what looks at operators may run others, or other tensors: a trace, a transform or a mode of dispatch."""
+    return bool(
+        is_dynamo_compiling() or _dispatch_modes() or _trace() is not None or _transform() is not None
+    )
+
+
 def is_compiled_inference(x: Tensor, values: Tensor, bias: Tensor | None, *, casts: bool) -> bool:
     """True if `torch.compile` traces a call that is asked for no gradient, by no transform either.
 

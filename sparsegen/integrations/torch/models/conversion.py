@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
 from sparsegen.integrations.torch.models.arrangement import Arranger, Form, sites_in_sequences
 from sparsegen.integrations.torch.models.candidates import Candidates, kind_of
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
-from sparsegen.integrations.torch.models.folding import fold_batch_norms
+from sparsegen.integrations.torch.models.folding import folded
 from sparsegen.integrations.torch.models.in_situ import InSitu, decide
 from sparsegen.integrations.torch.models.model_clock import CompileMode
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
@@ -98,7 +99,8 @@ def convert(
             ``torch.nn.Sequential``, and with example inputs all that a call shows, where the model is faster so.
             Without ``fuse`` none do, and no launch is shared.
         fold_norms: make batch norms part of the convolutions before them first, by `fold_batch_norms` with the example
-            inputs, whether convolutions become sparse or not; for a model in evaluation.
+            inputs, whether convolutions become sparse or not; for a model in evaluation. Where no layer can be sparse,
+            or the request is refused otherwise, none is folded.
         capture: time the model as a CUDA graph with the example inputs. Without, calls from Python are timed, in which
             a layer's time on the host counts too: for models that will be called so.
         compile_mode: mode of `torch.compile` in which the model will run, such as ``"reduce-overhead"``. In the end
@@ -129,30 +131,34 @@ def convert(
     if mode is not None and example_inputs is None:
         raise OperandError("compile_mode says how the model is timed: give example_inputs to time it with")
     rounding = Quantization.parse(value_type, group, symmetric)
-    if arguments.flag(fold_norms, "fold_norms", PruningError):
-        fold_batch_norms(model, example_inputs)
-    convolves = example_inputs is not None or policy is Dense.NEVER
-    candidates = Candidates(model, exclude, convolves=convolves)
-    pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
-    assumed = ASSUMED_TOKENS if example_inputs is None else ()  # these say by themselves what the layers see
-    asked = assumed if tokens is None else (tokens,)
-    times = candidates.times(pruned.report, asked, device, db)
-    if policy is Dense.AUTO and example_inputs is None:
-        candidates.leave_low_bits()
-        if rounding is None:
-            candidates.leave_slower(times, asked)
-    ready: dict[str, SparseLinear | DepthwiseConv2d] = {}
-    holders: dict[str, nn.Module] = {}
-    for name, module in candidates.layers.items():
-        matrix = pruned.matrices[name]
-        if is_sparse_convolution(module):
-            holder = SparseConv2d.from_dense(module, _mask(module, matrix), run_dense=policy, db=db)
-            ready[name], holders[name] = holder.product, holder
-        else:
-            places = SparsePattern(matrix, run_dense=policy, db=db)
-            ready[name] = _on_pattern(module, places, torch.tensor(matrix.values), rounding)
-    for name, module in candidates.depthwise.items():
-        ready[name] = DepthwiseConv2d.from_dense(module)
+    folds = arguments.flag(fold_norms, "fold_norms", PruningError)
+    with ExitStack() as undone:  # where anything is refused, the model is as it was
+        for fold in folded(model, example_inputs) if folds else ():
+            undone.callback(fold.undo, model)
+        convolves = example_inputs is not None or policy is Dense.NEVER
+        candidates = Candidates(model, exclude, convolves=convolves)
+        pruned = candidates.pruned(pattern, sparsity, scope=scope, block=block, nm=nm)
+        # Example inputs say by themselves what the layers see.
+        assumed = ASSUMED_TOKENS if example_inputs is None else ()
+        asked = assumed if tokens is None else (tokens,)
+        times = candidates.times(pruned.report, asked, device, db)
+        if policy is Dense.AUTO and example_inputs is None:
+            candidates.leave_low_bits()
+            if rounding is None:
+                candidates.leave_slower(times, asked)
+        ready: dict[str, SparseLinear | DepthwiseConv2d] = {}
+        holders: dict[str, nn.Module] = {}
+        for name, module in candidates.layers.items():
+            matrix = pruned.matrices[name]
+            if is_sparse_convolution(module):
+                holder = SparseConv2d.from_dense(module, _mask(module, matrix), run_dense=policy, db=db)
+                ready[name], holders[name] = holder.product, holder
+            else:
+                places = SparsePattern(matrix, run_dense=policy, db=db)
+                ready[name] = _on_pattern(module, places, torch.tensor(matrix.values), rounding)
+        for name, module in candidates.depthwise.items():
+            ready[name] = DepthwiseConv2d.from_dense(module)
+        undone.pop_all()
     dense_layers = {**candidates.layers, **candidates.depthwise}
     found = None
     if example_inputs is None:

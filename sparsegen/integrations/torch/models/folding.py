@@ -43,6 +43,11 @@ def fold_batch_norms(model: nn.Module, example_inputs: object = None) -> tuple[s
         OperandError: no module, or one that trains, as batch statistics cannot be folded; or inputs that are none of
             these. What the model raises is passed on.
     """
+    return tuple(fold.norm_name for fold in folded(model, example_inputs))
+
+
+def folded(model: nn.Module, example_inputs: object) -> list[Fold]:
+    """Folds as `fold_batch_norms` does, and returns what can be undone."""
     arguments.instance(model, nn.Module, "model", OperandError)
     if model.training:
         raise OperandError(
@@ -52,7 +57,7 @@ def fold_batch_norms(model: nn.Module, example_inputs: object = None) -> tuple[s
         folds = list(_in_sequences(model))
         for fold in folds:
             fold.make(model)
-        return tuple(fold.norm_name for fold in folds)
+        return folds
     positional, named = arguments_of(example_inputs)
 
     def run() -> object:
@@ -63,13 +68,13 @@ def fold_batch_norms(model: nn.Module, example_inputs: object = None) -> tuple[s
         for fold in folds:
             fold.make(model)
         if not folds or agree(run(), before):
-            return tuple(fold.norm_name for fold in folds)
+            return folds
         for fold in folds:
             fold.undo(model)
-    return ()
+    return []
 
 
-class _Fold:
+class Fold:
     """A norm and the convolution before it."""
 
     def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d, norm_name: str) -> None:
@@ -99,7 +104,7 @@ def _owners(model: nn.Module) -> Counter[int]:
     return Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
 
 
-def _in_sequences(model: nn.Module) -> Iterator[_Fold]:
+def _in_sequences(model: nn.Module) -> Iterator[Fold]:
     """Norms right behind convolutions."""
     owners = _owners(model)
     for name, sequence in model.named_modules():
@@ -108,7 +113,7 @@ def _in_sequences(model: nn.Module) -> Iterator[_Fold]:
         for (_, conv), (at, norm) in pairwise(list(sequence.named_children())):
             if _is_foldable(conv, norm) and owners[id(conv)] == owners[id(norm)] == 1:
                 assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
-                yield _Fold(conv, norm, f"{name}.{at}" if name else at)
+                yield Fold(conv, norm, f"{name}.{at}" if name else at)
 
 
 def _is_foldable(conv: nn.Module, norm: nn.Module) -> bool:
@@ -123,7 +128,7 @@ def _is_foldable(conv: nn.Module, norm: nn.Module) -> bool:
     )
 
 
-def _in_calls(model: nn.Module, run: Run) -> tuple[list[_Fold], object]:
+def _in_calls(model: nn.Module, run: Run) -> tuple[list[Fold], object]:
     """Norms that alone get what convolutions gave in a call, and the call's result."""
     owners = _owners(model)
     once = {name: module for name, module in model.named_modules() if name and owners[id(module)] == 1}
@@ -141,7 +146,7 @@ def _in_calls(model: nn.Module, run: Run) -> tuple[list[_Fold], object]:
         conv, norm = once[conv_name], once[norm_name]
         if _is_foldable(conv, norm):
             assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
-            found.append(_Fold(conv, norm, norm_name))
+            found.append(Fold(conv, norm, norm_name))
     return found, before
 
 
