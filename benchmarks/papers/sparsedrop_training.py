@@ -59,6 +59,7 @@ class Sizes:
 
     Attributes:
         check: steps between looks at unseen data; `patience` of them in a row may bring nothing.
+        least_steps: of each network; the character model's loss stands still from step 100 to 500.
         images, tested: of digits; the paper takes 16,384 to learn from.
     """
 
@@ -70,13 +71,14 @@ class Sizes:
     seeds: int = 3
     check: int = 50
     patience: int = 5
+    least_steps: tuple[int, int, int] = (0, 0, 1000)
     most_steps: int = 2000
     images: int = 16384
     tested: int = 8192
     learnt_bytes: int = 524288
 
 
-TINY = Sizes(64, (1, 1, 1), (32, 4, 1), 16, (0.5,), 1, 1, 1, 2, 64, 8, 8192)
+TINY = Sizes(64, (1, 1, 1), (32, 4, 1), 16, (0.5,), 1, 1, 1, (0, 0, 0), 2, 64, 8, 8192)
 
 
 class BlockDropout(nn.Module):
@@ -157,6 +159,7 @@ class Training:
         torch.manual_seed(seed)
         at = list(NETWORKS).index(network)
         self.sizes, self.batch, self.is_timed = sizes, sizes.batches[at], setting.is_timed
+        self.least_looks = sizes.least_steps[at] // sizes.check
         self.known, self.unseen, self.data = data_of(network, sizes, setting)
         self.tried = len(decisions())
         layer = layer_of(method, p, sizes.block, products)
@@ -189,7 +192,7 @@ class Training:
         best_at = 0
         while (
             self.sizes.check * len(losses) < self.sizes.most_steps
-            and len(losses) - best_at <= self.sizes.patience
+            and len(losses) - max(best_at, self.least_looks) <= self.sizes.patience
         ):
             for _ in range(self.sizes.check):
                 self.run()

@@ -32,10 +32,11 @@ HELD_WORDS = 32  # registers of a thread for elements on their way to shared mem
 SHIFTED, SHIFTED_LOADS = 4, 5 / 8
 USUAL_WEIGHTS = 96 << 10  # bytes of shared memory that weights take at most, if narrower chunks can take less
 # Microseconds beside the products, the share of the tensor cores' rate that is reached and the cost of fragments are
-# those of `window_conv`, whose products these are. Cycles of a warp's load are counted: four for the rows of a
-# window that its 32 lanes meet, a lookup in L1 each, and two for finding its address. Four convolutions took .74 to
-# 1.25 of this on an H200.
-START_US, REACHED, REACHED_FLOAT32, BESIDE_FRAGMENTS, FRAGMENTS = 6.5, 0.41, 0.25, 0.56, 14.0
+# those of `window_conv`, whose products these are; in float32 the share is fitted. Cycles of a warp's load are counted:
+# four for the rows of a window that its 32 lanes meet, a lookup in L1 each, and two for finding its address. 54 times
+# of eight convolutions on an H200, 32 of them in variants_planes.json.xz: this is 1.01 of them in the mean (1.22 with
+# .25 and stores), .74 to 1.43 of eight in ten. Halves of sectors that neighbours store take no time: they meet in L2.
+START_US, REACHED, REACHED_FLOAT32, BESIDE_FRAGMENTS, FRAGMENTS = 6.5, 0.41, 0.5, 0.56, 14.0
 LOAD_CYCLES = 6.0
 
 
@@ -147,8 +148,7 @@ class PlaneConv(UnitTiles[PlaneConvConfig]):
         read = c.tile_m // UNIT_OUTPUTS * window_pixels(p) + p.taps * c.tile_n
         loading = self.rounds(p, c, device) * inner * read * size / device.l2_bytes_per_us
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
-        filling = self.filling_us(p, c, device, stored_along_rows(p))
-        beside = filling + self.storing_us(p, c, device) + self.listing_us(p, c)
+        beside = self.filling_us(p, c, device, stored_along_rows(p)) + self.listing_us(p, c)
         return rates.launch_us + START_US + beside + max(loading, moving, waiting)
 
     def fitted(self, problem: MaskedConv2dProblem, config: PlaneConvConfig) -> PlaneConvConfig:
