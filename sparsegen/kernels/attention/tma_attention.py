@@ -158,7 +158,7 @@ class TmaAttention(ForwardAttentionFamily[TmaAttentionConfig]):
     def heuristic(
         self, problem: BlockAttentionProblem, features: Features, device: Device
     ) -> TmaAttentionConfig:
-        """What should be fastest: tiles of one warpgroup or of two, rows split or not where one is known to be long.
+        """Tiles of one warpgroup or of two, whichever should be faster, and rows split where one is known to be long.
 
         Blocks of less than 128 queries take tiles of one warpgroup as far as their rings fit: two rows of random blocks
         with a quarter live see 44 % of the keys. On an H200, 8192 tokens with a quarter of 64 x 64 live take 0.54 (64
