@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -274,7 +275,13 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
             by_row = problem.scale_group is ScaleGroup.ROW
             scales = 1 if by_row else ceil_div(problem.k, problem.scale_group.size(problem.k))
             scattered = SCATTERED_CYCLES * problem.m * (8 * tiles + scales) / device.cycles_per_us
-        return rates.launch_us + START_US + (busy**4 + moved**4) ** 0.25 + shared + scattered
+        return (
+            rates.launch_us
+            + START_US
+            + math.sqrt(math.hypot(busy * busy, moved * moved))
+            + shared
+            + scattered
+        )
 
     def heuristic(
         self, problem: QuantizedSpmmProblem, features: Features, device: Device
