@@ -141,7 +141,7 @@ RIGHT = {
             "splits": 2,
         },
         {
-            "no rest of B": ("tf32_rest(numbers.element[e])", "0"),
+            "no rest of B": ("tf32_rest(numbers[i].element[e])", "0"),
             "no rest of A": ("left.low[i]", "left.high[i]"),
             "the step before": ("rests + now * kRestBytes", "rests + (1 - now) * kRestBytes"),
             "operands not met": ("sums[0]);\n    __syncthreads();", "sums[0]);"),
@@ -167,7 +167,7 @@ RIGHT = {
             "warpgroups": True,
         },
         {
-            "no rest of A": ("tf32_rest(numbers.element[e])", "0"),
+            "no rest of A": ("tf32_rest(numbers[i].element[e])", "0"),
             "rows exchanged": ("e % 2, column", "e / 2, column"),
             "the tile before": ("rests + now * kABytes", "rests + (1 - now) * kABytes"),
             "stage not met": (

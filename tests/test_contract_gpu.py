@@ -141,7 +141,9 @@ def at_size(problem_type: type[Problem]) -> tuple[CsrMatrix, CsrMatrix]:
 def problems_at_size(family: AnyFamily, size: int) -> Iterator[tuple[Problem, CsrMatrix]]:
     """Every kind of problem that the family computes, with dense sizes of this one, at most those of MOST."""
     for kind in (*kinds(family, random.Random(0)), *batches(family, random.Random(0))):
-        sized = replace(kind, sizes=tuple((name, min(size, MOST.get(name, size))) for name, _ in kind.sizes))
+        sizes = tuple((name, min(size, MOST.get(name, size))) for name, _ in kind.sizes)
+        each = "groups" in dict(kind.parameters)  # a filter for each channel
+        sized = kind.with_sizes(size) if each else replace(kind, sizes=sizes)
         for matrix in at_size(kind.problem_type):
             problem = sized.problem(matrix)
             if family.computes(problem):

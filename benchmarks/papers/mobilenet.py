@@ -4,9 +4,9 @@
 
 Gale et al., SC 2020, section VII-D: networks of widths 1.0 to 1.8 whose 1 × 1 convolutions are 90 % zeros, but for the
 first; batch norms folded, bias and ReLU part of the kernels, in float32 with one image. Time is of a CUDA graph of the
-whole network on images of 224 × 224, sparse (`convert` with ``dense="never"``), as `convert` chooses inside the model
-(``chosen``), and dense. Accuracy is of the same networks on digits of 96 × 96, where each is trained, pruned and
-trained again with the learning rates of all its epochs.
+whole network on images of 224 × 224, sparse (`convert` with ``dense="never"``, depthwise convolutions by our kernel
+too), as `convert` chooses inside the model (``chosen``), and dense. Accuracy is of the same networks on digits of 96 ×
+96, where each is trained, pruned and trained again with the learning rates of all its epochs.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ COUNTS = {
     "bfloat16": 6,
     "block": 24,
     "convolution": 190,
+    "depthwise": 27,
     "dlmc-like": 24,
     "gnn": 6,
     "llm": 48,

@@ -44,7 +44,7 @@ def images(channels: int = 8) -> Tensor:
 
 
 class Clock:
-    """Calls both arrangements, and says that the later one takes so many times as long."""
+    """Calls both arrangements, and says how many times as long the later one takes."""
 
     captured = True
 

@@ -42,6 +42,24 @@ def test_numbers_differ_from_call_to_call_and_between_seeds() -> None:
         assert all(0 <= number < 2**64 for number in numbers)
 
 
+@pytest.mark.parametrize("dense", ["never", "always"])
+def test_layers_by_numbers(monkeypatch: pytest.MonkeyPatch, dense: str) -> None:
+    """A GPU's generator names masks by numbers: the first call goes the long way, and the others are steps."""
+    generator = Generator(2**63 + 5)
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    monkeypatch.setattr(mask_states, "generator_of", lambda _: generator)
+    monkeypatch.setattr(mask_states, "new_numbers", lambda _: mask_states.numbers_of(generator))
+    layer, x = DropoutLinear(48, 40, 0.5, "32x16", dense=dense), torch.ones(96, 48, requires_grad=True)
+    found = []
+    for offset in (40, 40, 40, 44):
+        generator.set_offset(offset)
+        found.append(torch.autograd.grad(layer(x).sum(), (x, layer.weight)))
+        assert generator.offset == offset + mask_states.COUNTED
+    for gradients in found[1:3]:
+        assert all(torch.equal(one, other) for one, other in zip(gradients, found[0], strict=True))
+    assert not torch.equal(found[3][0], found[0][0])
+
+
 def test_the_host_s_generator_draws_states() -> None:
     place = torch.device("cpu")
     assert mask_states.new_numbers(place) is None

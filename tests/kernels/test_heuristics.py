@@ -98,8 +98,11 @@ def _drawn(of: AnyFamily, rng: random.Random) -> list[tuple[Problem, Features]]:
         kind, features = rng.choice(some), _features(rng)
         if of.problem_type in CONVOLVED and features.m * features.k > LARGEST_IMAGE:
             continue
+        is_depthwise = "groups" in dict(kind.parameters)
+        if is_depthwise and rng.random() < 0.5:
+            kind = kind.with_sizes(rng.choice(DENSE_SIZES))
         sizes = kind.sizes
-        if rng.random() < 0.5:
+        if not is_depthwise and rng.random() < 0.5:
             sizes = tuple((name, rng.choice(DENSE_SIZES)) for name, _ in sizes)
         options: dict[str, Any] = dict((*sizes, *kind.traits, *kind.parameters, ("batch", kind.batch)))
         problem = of.problem_type.of((features.m, features.k), **options)

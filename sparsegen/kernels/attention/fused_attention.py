@@ -16,6 +16,7 @@ from sparsegen.kernels.layouts.limits import (
     TENSOR_CORES,
     capable,
     enough_registers,
+    resident_blocks,
     resident_blocks_fit,
     shared_memory_fits,
 )
@@ -27,13 +28,15 @@ from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div, round_up
 
 WIDEST = 256  # widest head
-PRODUCTS = 0.65  # fraction of the tensor cores' rate
-WEIGHTS = (
-    9.2  # scores of a clock of a multiprocessor that become weights, which no product of the warp runs beside
-)
-START_US = 6.0  # that 256 queries take to begin and end
+PRODUCTS = 0.585  # fraction of the tensor cores' rate
+WEIGHTS = 13.2  # scores of a clock of a multiprocessor that become weights, which no product of the warp runs beside
+START_US, START_COLUMN_US = 1.5, 0.07  # that 256 queries take to begin and end, and for each column of a head
+SMALL_PARTS, SHORT_STEPS = 0.85, 0.94  # of these rates that warps with 16 queries reach, and steps of 32 keys
+# What a block waits for by itself: to begin and end, and in a step for each column of a head, for each column and key,
+# and for each score.
+BLOCK_US, STEP_COLUMN_US, KEY_COLUMN_US, PAIR_US = 3.1, 3.86e-3, 1.07e-4, 9.3e-5
 NEWTON_STEPS = 12
-FULL_WARPS = 8  # of a multiprocessor, that reach these rates
+UNEVEN = 1.5  # times the mean of tiles, from which on the longest rows of all heads begin first
 TRIANGLE = 0.9  # of the tiles below the diagonal, from which on a mask is taken to be causal
 LEAST_FILLED = 1 / 128  # filled fraction of listed tiles; with less the three steps are far faster
 
@@ -80,9 +83,11 @@ SHAPES = tuple(
     for tile_m, tile_n, warps, queries, resident_blocks in (
         (128, 64, 4, "shared", 2),
         (128, 64, 8, "registers", 1),
+        (64, 128, 4, "registers", 1),
         (64, 64, 4, "registers", 3),
         (64, 64, 4, "registers", 2),
         (128, 32, 4, "shared", 2),
+        (64, 32, 4, "registers", 3),
         (64, 32, 4, "shared", 2),
         (64, 32, 4, "shared", 1),
     )
@@ -262,32 +267,45 @@ class FusedAttention(Family[SparseAttentionProblem, FusedAttentionConfig]):
         config: FusedAttentionConfig,
         device: Device,
     ) -> float:
-        """The larger of the time of all ``tiles`` of a head's ``tasks`` rows of them, and of its longest row.
+        """The largest of what all ``tiles`` of a head's ``tasks`` rows of them keep multiprocessors busy, of what their
+        blocks wait for, one after the other, and of the longest row.
 
         It is within 15 % of all times measured with masks of windows, bands, blocks and places (H100, H200).
         """
         c, rates, multiprocessors = config, device.expected_rates, device.multiprocessors
         # Fragments of K and V serve 16 queries or 32, and what a step costs beside products is for its keys.
-        efficiency = (1.0 if c.tile_m // c.warps == 32 else 0.8) * (1.0 if c.tile_n >= 64 else 0.85)
+        efficiency = 1.0 if c.tile_m // c.warps == 32 else SMALL_PARTS
+        efficiency *= 1.0 if c.tile_n >= 64 else SHORT_STEPS
         products = PRODUCTS * rates.tensor_products_per_us(problem.dtype) / multiprocessors
         of_element = 2 * problem.k / products + 1 / (WEIGHTS * rates.clock_mhz)
         of_tile, start = c.tile_m * c.tile_n * of_element / efficiency, START_US * c.tile_m / 256
-        mean, waves = start + tiles / tasks * of_tile, problem.batch * tasks / multiprocessors
-        evenness = max(0.0, 2.0 - longest * tasks / max(1.0, tiles))  # short tiles fill up the last wave
-        together = (waves + evenness * (math.ceil(waves) - waves)) * mean
-        return max(together, (start + longest * of_tile) * max(1.0, FULL_WARPS / c.warps))
+        start += START_COLUMN_US * problem.k * c.tile_m / 256
+        step = problem.k * (STEP_COLUMN_US + KEY_COLUMN_US * c.tile_n) + PAIR_US * c.tile_m * c.tile_n
+        mean, waves = tiles / tasks, problem.batch * tasks / multiprocessors
+        evenness = max(0.0, 2.0 - longest / max(mean, 1e-9))  # short tiles fill up the last wave
+        registers = FusedAttention._registers(problem, c)
+        resident = resident_blocks(
+            WARP * c.warps, registers, FusedAttention._shared_bytes(problem, c), device
+        )
+        rounds = waves / max(resident, c.resident_blocks)
+        together = (waves + evenness * (math.ceil(waves) - waves)) * (start + mean * of_tile)
+        waited = (rounds + evenness * (math.ceil(rounds) - rounds)) * (BLOCK_US + mean * step)
+        # The longest row of the last head begins behind the other heads, or behind all, but for what is resident.
+        behind = 1.0 if c.order == "natural" else 0.0 if c.heads_together else 1.0 - 1.0 / problem.batch
+        late = max(0.0, behind - 1.0 / max(1e-9, rounds)) * together + (longest - mean) * step
+        return max(together, waited, late, BLOCK_US + longest * step)
 
     def heuristic(
         self, problem: SparseAttentionProblem, features: Features, device: Device
     ) -> FusedAttentionConfig:
-        """The shape that should be fastest, of those that fit."""
-        typical = device.typical
-        shapes = sorted(SHAPES, key=lambda c: self._microseconds(problem, features, c, typical))
-        for shape in shapes:
-            config = replace(shape, stages=3 if problem.k <= 64 else 2)
-            if self.is_valid(problem, config, device):
-                return config
-        return SHAPES[-1]
+        """The shape that should be fastest, of those that fit; uneven rows of tiles are begun for all heads at once."""
+        stages, tasks = 3 if problem.k <= 64 else 2, ceil_div(features.m, 64)
+        mean = expected_tiles(features, 64, 64) / max(1, tasks)
+        is_uneven = longest_tiles(features, mean, 64, 64) > UNEVEN * mean
+        shapes = [
+            replace(shape, stages=stages, heads_together=is_uneven and problem.batch > 1) for shape in SHAPES
+        ]
+        return self.fastest_valid(problem, features, shapes, device, otherwise=SHAPES[-1])
 
 
 def expected_tiles(features: Features, height: int, width: int) -> float:

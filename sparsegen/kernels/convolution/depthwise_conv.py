@@ -28,17 +28,17 @@ from sparsegen.system.integers import ceil_div
 
 STATIC_BYTES = 48 << 10  # of shared memory that a kernel declares
 MOST_UNROLLED = 4096  # multiply-adds of a thread
-HELD_WEIGHTS, HELD_WORDS = (
-    72,
-    48,
-)  # of a thread in registers: weights, and pixels before the weights have come
+HELD_WEIGHTS, HELD_WORDS = 72, 48  # registers of a thread: weights, and pixels on their way
+# Rows and columns of tiles to choose from.
+TILES = ((1, 1), (1, 2), (2, 2), (4, 2), (8, 2), (4, 4), (8, 4))
+PLANE_TILES = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (8, 2), (4, 4), (4, 8), (8, 4), (8, 8))
 ALL_LIVE = 0.9  # expected share of live blocks from which on pixels are read before the mask has come
 # Cycles of a warp that depend on no count of its outputs; instructions of a load, a store and an element's conversion;
 # share of cycles in which a multiprocessor issues; microseconds from a load to what it loaded.
-START_INSTRUCTIONS, LOAD_INSTRUCTIONS, STORE_INSTRUCTIONS, BUSY = 120.0, 9.0, 12.0, 0.7
+START_INSTRUCTIONS, LOAD_INSTRUCTIONS, STORE_INSTRUCTIONS, BUSY = 160.0, 9.0, 12.0, 0.7
 ARRIVED_US = 1.0
-ALONE_CYCLES = 2.5  # of an instruction where few warps are at work
-STARTED_US = 0.6  # microseconds of a launch in which no load has begun
+ALONE_CYCLES = 2.0  # of an instruction where few warps are at work
+STARTED_US = 0.8  # microseconds of a launch in which no load has begun
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         stores = _outputs(c) / (_vectors(p, c)[1] if p.layout.has_planes else 1)
         products = _outputs(c) * c.lanes * p.taps
         unpacked = elements if p.dtype is not DType.FLOAT32 else 0
-        working = loads * LOAD_INSTRUCTIONS + unpacked + products + (0 if c.lanes == 1 else p.taps * 2)
-        issued = START_INSTRUCTIONS + live * working + STORE_INSTRUCTIONS * stores
+        computing = loads * LOAD_INSTRUCTIONS + unpacked + products + (0 if c.lanes == 1 else p.taps * 2)
+        issued = START_INSTRUCTIONS + live * computing + STORE_INSTRUCTIONS * stores
         issuing = warps * issued / (SCHEDULERS * BUSY * device.cycles_per_us)
         # Lines of L1 that the loads and stores of a warp meet.
         lines = live * loads * max(1.0, WARP * load_bytes / LINE_BYTES) + stores * max(
@@ -178,15 +178,16 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         meeting = warps * lines / device.cycles_per_us
         resident = resident_blocks(c.threads, _registers(p, c), 0, device) * c.threads
         waves = max(1.0, warps * WARP / (resident * device.multiprocessors))
-        at_once = 1 if _loads_all(p, c) else 2
-        alone = ALONE_CYCLES * issued / rates.clock_mhz
-        waiting = waves * (at_once * ARRIVED_US + alone) + (live < ALL_LIVE) * ARRIVED_US
+        turns = ceil_div(_sides(p, c)[0], _rows_ahead(p, c)) + (live < ALL_LIVE)
+        of_wave = turns * ARRIVED_US + ALONE_CYCLES * issued / rates.clock_mhz
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
         # Rows between tiles are read from L2 for both.
         down = _reach(c.tile_rows, p.filter_size.rows, p.stride.rows, p.dilation.rows) / c.tile_rows
         read = live * p.operands(0)[0].nbytes * max(1.0, down / p.stride.rows)
         passing = (read + p.result(0).nbytes) / device.l2_bytes_per_us
-        return rates.launch_us + STARTED_US + max(issuing, meeting, waiting, moving, passing)
+        # Parts of one time that hide each other, but for a little.
+        working = sum(part**4 for part in (issuing, meeting, moving, passing)) ** 0.25
+        return rates.launch_us + STARTED_US + max(of_wave + working, waves * of_wave)
 
     def heuristic(
         self, problem: MaskedConv2dProblem, features: Features, device: Device
@@ -207,11 +208,15 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
 
 
 def _candidates(problem: MaskedConv2dProblem) -> Iterator[DepthwiseConvConfig]:
-    """Yields configs of which one is fast; the smallest tiles are valid for every problem in scope."""
+    """Yields configs to choose from; the smallest tiles are valid for every problem in scope."""
     p = problem
-    lanes, beside = ((1,), (1,)) if p.layout.has_planes else ((2, 4, 8, 1), (8, 16, 32))
-    for down, across, lane, channel_threads in product((4, 8, 2, 1), (4, 8, 2, 1), lanes, beside):
-        yield DepthwiseConvConfig(down, across, lane, channel_threads, threads=128)
+    if p.layout.has_planes:
+        yield from (DepthwiseConvConfig(down, across) for down, across in PLANE_TILES)
+        return
+    lanes = [n for n in (8, 4, 2, 1) if n * p.dtype.itemsize <= LOAD_BYTES and p.channels % n == 0][:3]
+    for (down, across), of_thread in product(TILES, lanes):
+        beside = LINE_BYTES // 2 // (of_thread * p.dtype.itemsize)
+        yield DepthwiseConvConfig(down, across, of_thread, min(32, max(8, beside)))
 
 
 def _outputs(config: DepthwiseConvConfig) -> int:
@@ -259,18 +264,18 @@ def _loads(problem: MaskedConv2dProblem, config: DepthwiseConvConfig) -> tuple[f
     return rows * loads, c.tile_columns * p.stride.columns * p.dtype.itemsize, rows * columns
 
 
-def _loads_all(problem: MaskedConv2dProblem, config: DepthwiseConvConfig) -> bool:
-    """True if a thread loads all its pixels at once, as the template decides it."""
-    return _row_words(problem, config) * _sides(problem, config)[0] <= HELD_WORDS
+def _rows_ahead(problem: MaskedConv2dProblem, config: DepthwiseConvConfig) -> int:
+    """Rows of pixels that are on their way at once, as the template has it."""
+    held = max(2, HELD_WORDS // _row_words(problem, config))
+    return min(held, _sides(problem, config)[0])
 
 
 def _row_words(problem: MaskedConv2dProblem, config: DepthwiseConvConfig) -> int:
     """Registers of a thread for a row of pixels."""
     p, c, columns = problem, config, _sides(problem, config)[1]
-    if not p.layout.has_planes:
-        return columns * ceil_div(c.lanes * p.dtype.itemsize, 4)
-    vector = _vectors(p, c)[0]
-    return ceil_div(-p.padding.columns % vector + columns, vector) * ceil_div(vector * p.dtype.itemsize, 4)
+    if p.layout.has_planes:
+        return columns * p.dtype.itemsize // 4 + 1
+    return columns * ceil_div(c.lanes * p.dtype.itemsize, 4)
 
 
 def _registers(problem: MaskedConv2dProblem, config: DepthwiseConvConfig) -> int:
@@ -278,8 +283,7 @@ def _registers(problem: MaskedConv2dProblem, config: DepthwiseConvConfig) -> int
     p, c = problem, config
     weights = p.taps * c.lanes
     held = weights if weights <= HELD_WEIGHTS or p.layout.has_planes else 2 * c.lanes
-    rows = _sides(p, c)[0] if _loads_all(p, c) else 2
-    return _outputs(c) * c.lanes + held + rows * _row_words(p, c) + 32
+    return _outputs(c) * c.lanes + held + _rows_ahead(p, c) * _row_words(p, c) + 20
 
 
 FAMILY = DepthwiseConv()

@@ -11,7 +11,6 @@ from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import shared_memory_fits
 
-OF_GPC = 16  # multiprocessors of a GPC that clusters of 4 or 8 blocks can all use
 THREADS = 384  # two consumer warpgroups, and a third one whose first warp is the producer
 TILE_M = 128  # rows of the result per thread block, 64 for each consumer warpgroup
 PIECE = 64  # rows of a box
@@ -56,19 +55,9 @@ class WalkedTilesConfig(CopiedTilesConfig):
     tail: int = tunable(2, (1, 2, 4, 16), "row tiles in each part of the last group, whose rows are shortest")
 
 
-def resident_clusters(cluster: int, device: Device) -> int:
-    """Clusters of blocks that run at the same time. Their blocks share a processing cluster (GPC), which has 16 or 18
-    multiprocessors.
-    """
-    whole = (
-        device.multiprocessors - device.multiprocessors % OF_GPC if cluster > 2 else device.multiprocessors
-    )
-    return max(1, whole // cluster)
-
-
 def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:
     """Launches clusters of ``cluster`` blocks: as many clusters as the device holds, at most one for each tile."""
-    clusters = min(tiles, resident_clusters(cluster, device))
+    clusters = min(tiles, max(1, device.multiprocessors // cluster))
     return Launch(
         grid=(clusters * cluster, 1, 1),
         block=(THREADS, 1, 1),

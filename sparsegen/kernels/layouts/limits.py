@@ -10,6 +10,9 @@ THREADS_PER_MULTIPROCESSOR, BLOCKS_PER_MULTIPROCESSOR = 2048, 32
 SCHEDULERS = 4  # of a multiprocessor, which issue an instruction a cycle each
 RESERVED_PER_BLOCK = 1024  # bytes of shared memory
 MAX_GRID_Y = 65535
+# Fraction of a device's multiprocessors in resident clusters: those of a graphics processing cluster come in pairs, and
+# not all have the same number. An H200 has 66, 30, 15 and 7 clusters (cudaOccupancyMaxActiveClusters).
+RESIDENT_SHARE = {2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 CLUSTERS = (9, 0)  # compute capability with clusters of blocks
 TENSOR_CORES = (8, 0)  # compute capability with bfloat16 and TF32 fragments, asynchronous copies and barriers
 
@@ -64,6 +67,13 @@ def resident_blocks(threads: int, registers: int, taken: int, device: Device) ->
             BLOCKS_PER_MULTIPROCESSOR,
         ),
     )
+
+
+def resident_clusters(device: Device, cluster: int) -> int:
+    """Estimates how many clusters of ``cluster`` blocks are resident on a device, with one block on each
+    multiprocessor.
+    """
+    return max(1, int(RESIDENT_SHARE[cluster] * device.multiprocessors / cluster))
 
 
 def lacking_share(needed: float, registers: int) -> float:

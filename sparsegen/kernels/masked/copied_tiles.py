@@ -53,13 +53,11 @@ from sparsegen.system.integers import ceil_div, round_up
 EVEN_DENSITY = 0.97
 MOST_TAIL = 16
 WIDTHS = (256, 192, 128, 64)  # columns of a tile
-WALKED_WIDTHS = (256, 216, 192, 176, 168, 144, 128, 112, 96, 64)  # where the mask covers a factor
 WIDEST = WIDTHS[0]
 MOST_ALTERNATIVES = 5
 KEPT = 0.5  # fraction of the L2 for the rows of A that a group of tiles reads again and again
 MOST_SHARES = 144  # blocks that share tiles: no device of compute capability 9.x has more multiprocessors
 NARROW = 128  # columns of a sampled result's narrow tiles
-TALL_M = 256  # rows of tall tiles, whose sums fill the registers with half of the columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +168,7 @@ class CopiedTiles(Family[P, C]):
         if (
             name == self.mapped_names[1] and side.b_by_inner
         ):  # one box holds all columns of B that a stage needs
-            box_rows = self._unit(side, config) if side.samples else self._columns_at_once(config)
+            box_rows = self._unit(side, config) if side.samples else config.tile_n
         is_batch, row_bytes, row = problem.batch > 1, array.row_bytes, ROW_BYTES // array.dtype.itemsize
         return TensorMap(
             array=name,
@@ -199,9 +197,7 @@ class CopiedTiles(Family[P, C]):
         side = Side.of(problem)
         # Sampled tiles hold whole blocks of the mask, those that are cut off too; the rest of a row is one tile.
         columns = round_up(side.columns, side.inner_block) if side.samples else side.columns
-        tiles = (
-            problem.batch * self._row_tiles(side, config) * ceil_div(columns, config.tile_n * config.cluster)
-        )
+        tiles = problem.batch * self._row_tiles(side) * ceil_div(columns, config.tile_n * config.cluster)
         return persistent_launch(max(1, tiles), config.cluster, device)
 
     def beside_another(self, problem: P, config: C, device: Device) -> C | None:
@@ -238,9 +234,16 @@ class CopiedTiles(Family[P, C]):
         worth = [config for config in valid if self.is_worth_trying(problem, config, device)]
         return tuple(self.by_time(problem, features, worth, device)[:MOST_ALTERNATIVES])
 
-    def _fastest_width(self, problem: P, features: Features, some: Iterable[C], device: Device) -> C:
-        """The config with the width of tiles that should be fastest; of equals the widest."""
-        each = [replace(config, tile_n=tile_n) for tile_n in WIDTHS for config in some]
+    def _fastest_width(
+        self,
+        problem: P,
+        features: Features,
+        some: Iterable[C],
+        device: Device,
+        widths: Iterable[int] = WIDTHS,
+    ) -> C:
+        """The config with the width of tiles that should be fastest; of equals the first one."""
+        each = [replace(config, tile_n=tile_n) for tile_n in widths for config in some]
         valid = [config for config in each if self.is_valid(problem, config, device)]
         worth = [config for config in valid if self.is_worth_trying(problem, config, device)]
         return self.fastest(problem, features, worth or valid, device) if valid else each[0]
@@ -248,9 +251,7 @@ class CopiedTiles(Family[P, C]):
     def _columns(self, problem: P, device: Device) -> float:
         """The columns of tiles of rows for each multiprocessor."""
         side = Side.of(problem)
-        return (
-            problem.batch * self._row_tiles(side, self.config_type()) * side.columns / device.multiprocessors
-        )
+        return problem.batch * self._row_tiles(side) * side.columns / device.multiprocessors
 
     def analytic_us(self, problem: P, features: Features, config: C, device: Device) -> float:
         side, rates = Side.of(problem), device.expected_rates
@@ -259,22 +260,15 @@ class CopiedTiles(Family[P, C]):
         begun = START_US + (COUNTED_US if side.samples else 0.0)
         return rates.launch_us + begun + max(moved, busy) + MOVED * min(moved, busy)
 
-    def _union(self, problem: P, config: C) -> float:
+    def _union(self, problem: P) -> float:
         """The probability that a block is live in at least one of a tile's rows."""
-        share, rows = problem.density.share, self._rows_of(config) // PIECE
-        return any_live(share, max(1, rows // (Side.of(problem).row_block // PIECE)))
+        share = problem.density.share
+        return share if Side.of(problem).row_block % TILE_M == 0 else any_live(share, TILE_M // PIECE)
 
     def _timed(self, problem: P, config: C, device: Device) -> Tiles:
         a, b = (self._is_skewed(problem, name) for name in self.mapped_names[:2])
-        rows = problem.density.share / self._union(problem, config) if self._skips(problem, config) else 1.0
-        samples, rows_of = Side.of(problem).samples, self._rows_of(config)
-        return Tiles(device, problem.multiplied, config.cluster, rows, a, b, samples, rows_of)
-
-    @staticmethod
-    def _columns_at_once(config: CopiedTilesConfig) -> int:
-        """The columns of B in a copy: half of a tile's, if some tiles are halved."""
-        is_halved = isinstance(config, SharedTilesConfig) and config.halves
-        return config.tile_n // 2 if is_halved else config.tile_n
+        rows = problem.density.share / self._union(problem) if self._skips(problem, config) else 1.0
+        return Tiles(device, problem.multiplied, config.cluster, rows, a, b, Side.of(problem).samples)
 
     def _is_skewed(self, problem: P, name: str) -> bool:
         """True if rows of an array, which begin where the one before them ends, begin in the middle of lines."""
@@ -284,48 +278,38 @@ class CopiedTiles(Family[P, C]):
         """True if warpgroups multiply what lives in their own rows alone."""
         return not Side.of(problem).samples
 
+    def _halves(self, config: C) -> bool:
+        """True if wide tiles of the last, uneven wave are halved."""
+        return False
+
     def _sampled_us(self, problem: P, config: C, device: Device) -> float:
         side, unit = Side.of(problem), self._unit(Side.of(problem), config)
         narrow = min(config.tile_n, NARROW)
         counts = sampled_counts(
             ceil_div(side.columns, side.inner_block),
-            self._union(problem, config),
-            problem.batch * self._row_tiles(side, config),
+            self._union(problem),
+            problem.batch * self._row_tiles(side),
             of_block=side.inner_block // unit,
             of_tile=config.tile_n // unit * config.cluster,
             of_narrow=narrow // unit * config.cluster,
         )
         steps = ceil_div(side.inner, self._step(problem))
-        halves = bool(getattr(config, "halves", False))
-        timed = self._timed(problem, config, device)
+        timed, halves = self._timed(problem, config, device), self._halves(config)
         return sampled_us(timed, steps, config.tile_n, narrow, counts, halves=halves)
 
     def _walked_us(self, problem: P, config: C, device: Device) -> float:
         tiles = self._timed(problem, config, device)
-        spread, halved = self._spread(problem, config, tiles.clusters)
-        us = tiles.spread_us(config.tile_n, spread) + TILE_US * spread.tiles
-        if halved:
-            us += halved.most * tiles.step_us(config.tile_n // 2, halved.tiles) + TILE_US
-        return us
+        spread = self._spread(problem, config, tiles.clusters)
+        return tiles.spread_us(config.tile_n, spread) + TILE_US * spread.tiles
 
-    def _spread(self, problem: P, config: C, clusters: int) -> tuple[Spread, Spread | None]:
-        """Steps of all tiles; of those that are halved, if some are, apart."""
-        side, union = Side.of(problem), self._union(problem, config)
-        blocks, rows = ceil_div(side.inner, side.inner_block), problem.batch * self._row_tiles(side, config)
+    def _spread(self, problem: P, config: C, clusters: int) -> Spread:
+        side, union = Side.of(problem), self._union(problem)
+        blocks, rows = ceil_div(side.inner, side.inner_block), problem.batch * self._row_tiles(side)
         columns = ceil_div(side.columns, config.tile_n * config.cluster)
-        is_few = rows * columns <= FEW * clusters
-        ranks = max(1, rows) if is_few else 1
+        ranks = max(1, rows) if rows * columns <= FEW * clusters else 1
         of_block = side.inner / max(1, blocks) / self._step(problem)
         steps = [live * of_block for live in ranked_blocks(blocks, union, ranks)]
-        left = rows * columns % clusters
-        is_halved = (
-            is_few and isinstance(config, SharedTilesConfig) and config.halves and 0 < 2 * left <= clusters
-        )
-        if not is_halved or rows * columns < clusters:
-            return counted_out(steps, columns * (rows // ranks), clusters), None
-        whole = rows * columns - left
-        most = steps[whole // columns]
-        return counted_out(steps, columns, clusters, whole), Spread(most, most, most, 2 * left)
+        return counted_out(steps, columns * (rows // ranks), clusters)
 
     @staticmethod
     def _step(problem: P) -> int:
@@ -339,16 +323,11 @@ class CopiedTiles(Family[P, C]):
 
     def _tiles(self, problem: P, config: C) -> int:
         side = Side.of(problem)
-        return problem.batch * self._row_tiles(side, config) * ceil_div(side.columns, config.tile_n)
+        return problem.batch * self._row_tiles(side) * ceil_div(side.columns, config.tile_n)
 
     @staticmethod
-    def _rows_of(config: CopiedTilesConfig) -> int:
-        """The rows of a tile."""
-        return config.tile_m if isinstance(config, SharedTilesConfig) else TILE_M
-
-    @classmethod
-    def _row_tiles(cls, side: Side, config: CopiedTilesConfig) -> int:
-        return ceil_div(side.mask_rows * (side.row_block // PIECE), cls._rows_of(config) // PIECE)
+    def _row_tiles(side: Side) -> int:
+        return ceil_div(side.mask_rows * (side.row_block // PIECE), 2)
 
     @staticmethod
     def _unit(side: Side, config: CopiedTilesConfig) -> int:
@@ -360,15 +339,7 @@ class CopiedTiles(Family[P, C]):
 class SharedTilesConfig(WalkedTilesConfig):
     """Config of the `WalkedTiles` families."""
 
-    tile_n: int = tunable(256, WALKED_WIDTHS[::-1], "columns of the result per thread block")
-    cluster: int = tunable(2, (1, 2, 4), "thread blocks that share the loads of A's tiles (multicast)")
-    tile_m: int = tunable(TILE_M, (TILE_M, TALL_M), "rows of the result per thread block")
-    staged: int = tunable(
-        2, (2, 4), "pieces of the result that a warpgroup stores at a time; four leave a stage less for tiles"
-    )
-    halves: bool = tunable(
-        False, (False, True), "tiles of the last, uneven wave are halved if they are one wave then"
-    )
+    tile_n: int = tunable(256, WIDTHS[::-1], "columns of the result per thread block")
     shared: bool = tunable(
         False,
         (False, True),
@@ -385,32 +356,13 @@ class WalkedTiles(CopiedTiles[P, W]):
 
     template = "masked/tma_masked.cu.j2"
     scratch_names = ("counters", "parts")
+    few_widths: ClassVar[tuple[int, ...]] = WIDTHS  # of tiles, where few waves make a difference
     source = f"{CopiedTiles.source}; blocks that share tiles along the contraction: Osama et al., Stream-K, PPoPP 2023"
 
     def constraints(self, problem: P, config: W, device: Device) -> Iterator[Constraint]:
         yield from CopiedTiles.constraints(self, problem, config, device)
         yield walk_constraint(config.raster, config.tail)
         c = config
-        yield Constraint(
-            c.tile_m == TILE_M
-            or (c.tile_n <= WIDEST // 2 and not c.shared and problem.factor_type is FactorType.SAME),
-            f"tiles of {TALL_M} rows have at most {WIDEST // 2} columns, are not shared, and no 8-bit factors",
-        )
-        yield Constraint(
-            not c.halves
-            or (
-                c.tile_n % 16 == 0
-                and c.tile_n >= 2 * PIECE
-                and not c.shared
-                and problem.batch == 1
-                and problem.factor_type is FactorType.SAME
-            ),
-            f"tiles of whole 16 columns, {2 * PIECE} or more, can be halved; not shared ones, nor those "
-            "of several batch elements or 8-bit factors",
-        )
-        yield Constraint(
-            c.cluster <= c.tile_m // PIECE, f"each of {c.cluster} blocks of a cluster loads a piece of A"
-        )
         yield Constraint(
             not c.shared or c.cluster == 1, "blocks that share tiles share no loads: cluster is 1"
         )
@@ -432,9 +384,7 @@ class WalkedTiles(CopiedTiles[P, W]):
         scratch = {"counters": COUNTER_BYTES, "parts": DType.FLOAT32.itemsize}
         if config.shared:
             tiles = (
-                problem.batch
-                * self._row_tiles(Side.of(problem), config)
-                * ceil_div(Side.of(problem).columns, PIECE)
+                problem.batch * self._row_tiles(Side.of(problem)) * ceil_div(Side.of(problem).columns, PIECE)
             )
             scratch["counters"] += 2 * 4 * tiles
             scratch["parts"] = 2 * MOST_SHARES * TILE_M * WIDEST * DType.FLOAT32.itemsize
@@ -457,7 +407,8 @@ class WalkedTiles(CopiedTiles[P, W]):
             # Row by row: who has one of the longest has one of the shortest too.
             few = replace(start, raster=1, tail=1, order=Order.PLACED.value)
             single = replace(few, cluster=1)
-            return self._fastest_width(problem, features, (few, single, replace(single, shared=True)), device)
+            some = (few, single, replace(single, shared=True))
+            return self._fastest_width(problem, features, some, device, self.few_widths)
         found = self._fastest_width(problem, features, (start, replace(start, cluster=1)), device)
         if self._leaves_l2(problem, found.raster, device):
             return replace(found, raster=8, tail=4)
@@ -468,7 +419,7 @@ class WalkedTiles(CopiedTiles[P, W]):
         if not config.shared:
             return CopiedTiles._walked_us(self, problem, config, device)
         tiles, side = self._timed(problem, config, device), Side.of(problem)
-        count, total = self._tiles(problem, config), self._spread(problem, config, tiles.clusters)[0].total
+        count, total = self._tiles(problem, config), self._spread(problem, config, tiles.clusters).total
         blocks = min(device.multiprocessors, count * ceil_div(side.inner, side.inner_block))
         rounds = count / device.multiprocessors
         us = total / blocks * tiles.step_us(config.tile_n, blocks) / TOGETHER

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
-from sparsegen.kernels.layouts.copied_ring import ROW_BYTES, TILE_M, resident_clusters
+from sparsegen.kernels.layouts.copied_ring import ROW_BYTES, TILE_M
 from sparsegen.kernels.masked.masked_tiles_time import TF32_PRODUCTS
 from sparsegen.operators import DType, Float8
 
@@ -51,7 +51,6 @@ class Tiles(NamedTuple):
             part.
         skewed_a, skewed_b: true if rows of A, and of B, begin at no multiple of 128 bytes.
         samples: true if the mask covers the result.
-        rows_of: rows of a tile.
     """
 
     device: Device
@@ -61,12 +60,11 @@ class Tiles(NamedTuple):
     skewed_a: bool
     skewed_b: bool
     samples: bool
-    rows_of: int = TILE_M
 
     @property
     def clusters(self) -> int:
         """Clusters that compute at the same time."""
-        return resident_clusters(self.cluster, self.device)
+        return max(1, self.device.multiprocessors // self.cluster)
 
     def step_us(self, columns: int, clusters: float) -> float:
         """Microseconds of a step of tiles with these columns, while some clusters compute."""
@@ -78,14 +76,9 @@ class Tiles(NamedTuple):
         if self.factor is DType.FLOAT32:
             rate *= TF32_PRODUCTS * TF32_REACHED
         multiplied = (
-            self.rows_of * columns * inner * math.sqrt(self.rows) / rate
+            TILE_M * columns * inner * math.sqrt(self.rows) / rate
         )  # what is skipped saves half of it, about
-        a = (
-            (SKEWED if self.skewed_a else 1.0)
-            * self.rows_of
-            * (1.0 if self.samples else self.rows)
-            / self.cluster
-        )
+        a = (SKEWED if self.skewed_a else 1.0) * TILE_M * (1.0 if self.samples else self.rows) / self.cluster
         b = (SKEWED if self.skewed_b else 1.0) * columns
         shared = SAMPLED_L2_BYTES if self.samples else L2_BYTES
         part = self.device.multiprocessors / max(1.0, clusters * self.cluster)
@@ -125,18 +118,14 @@ def ranked_blocks(blocks: int, share: float, ranks: int) -> list[float]:
     return [min(blocks, max(0.0, blocks * share + deviation * z)) for z in normal]
 
 
-def counted_out(rows: Sequence[float], columns: int, clusters: int, some: int | None = None) -> Spread:
+def counted_out(rows: Sequence[float], columns: int, clusters: int) -> Spread:
     """Tiles counted out to clusters, forwards and backwards in turn.
 
     Args:
         rows: steps of a tile in each row of tiles, the longest first.
         columns: tiles in a row.
-        some: so many tiles, the first ones, instead of all.
     """
-    tiles = len(rows) * columns if some is None else some
-    total = sum(rows[: tiles // columns]) * columns
-    if tiles % columns:
-        total += rows[tiles // columns] * (tiles % columns)
+    tiles, total = len(rows) * columns, sum(rows) * columns
     if tiles > FEW * clusters:
         each = total / clusters
         return Spread(each, each, total, tiles / clusters)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import tunable
 from sparsegen.kernels.layouts.copied_ring import PIECE, CopiedTilesConfig
-from sparsegen.kernels.masked.copied_tiles import NARROW, WIDTHS, CopiedTiles
+from sparsegen.kernels.masked.copied_tiles import WIDEST, WIDTHS, CopiedTiles
 from sparsegen.operators import FactorType, SddProblem
 
 # Density up to which heuristics take columns of their own: 7 % less time on an H200 at 4096³, half of the blocks live.
@@ -43,8 +43,8 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
             f"warpgroups have live columns of their own if blocks ({problem.block}) have {PIECE} rows",
         )
         yield Constraint(
-            not config.halves or (config.tile_n > NARROW and problem.batch == 1),
-            f"tiles of more than {NARROW} columns can be halved, of one batch element",
+            not config.halves or (config.tile_n == WIDEST and problem.batch == 1 and not config.own_columns),
+            f"tiles of {WIDEST} columns can be halved, of one batch element and without own_columns",
         )
         yield Constraint(
             not config.own_columns or problem.factor_type is FactorType.SAME,
@@ -52,14 +52,19 @@ class TmaSdd(CopiedTiles[SddProblem, TmaSddConfig]):
         )
 
     def _starts(self, problem: SddProblem, device: Device) -> Sequence[TmaSddConfig]:
-        """Returns those of `CopiedTiles`; for sparse masks in blocks of 64 rows, with own columns."""
+        """Returns those of `CopiedTiles`, and with halves; for sparse masks in blocks of 64 rows, with own columns."""
         found = CopiedTiles._starts(self, problem, device)
         own = [replace(config, own_columns=True) for config in found]
         is_sparse = problem.density.share <= OWN_DENSITY
-        return own if is_sparse and self.is_valid(problem, own[0], device) else found
+        if is_sparse and self.is_valid(problem, own[0], device):
+            return own
+        return [*found, *(replace(config, halves=True) for config in found)]
 
     def _skips(self, problem: SddProblem, config: TmaSddConfig) -> bool:
         return config.own_columns
+
+    def _halves(self, config: TmaSddConfig) -> bool:
+        return config.halves
 
 
 FAMILY = TmaSdd()

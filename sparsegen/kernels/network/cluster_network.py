@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import PORTABLE_CLUSTER, Launch
-from sparsegen.kernels.layouts.limits import CLUSTERS, capable, enough_registers, shared_memory_fits
+from sparsegen.kernels.layouts.limits import (
+    CLUSTERS,
+    capable,
+    enough_registers,
+    resident_clusters,
+    shared_memory_fits,
+)
 from sparsegen.kernels.layouts.network_tiles import UNIT, positions_of
 from sparsegen.kernels.layouts.tile_groups import SIDE
 from sparsegen.kernels.network.cluster_tiles import (
@@ -50,22 +56,12 @@ OTHER_REGISTERS = 34
 # for clusters of 2 and 4 (these in two waves, the second of one cluster); for those of 8 and 16 by a kernel that only
 # sends, which had 9.8 and 9.6.
 SENT_BYTES_PER_CYCLE = {2: 9.4, 4: 10.4, 8: 9.8, 16: 9.8}
-# Fraction of a device's multiprocessors in resident clusters: those of a graphics processing cluster come in pairs, and
-# not all have the same number. An H200 has 66, 30, 15 and 7 clusters (cudaOccupancyMaxActiveClusters).
-RESIDENT_SHARE = {2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 SEVERAL = 6  # resident clusters from which on a heuristic takes 16 blocks: part of a GPU (MIG) may have room for none
 
 
 def most_neurons_kept(cluster: int) -> int:
     """Returns the most neurons that a block may keep: all whole blocks but one place, which is for unread neurons."""
     return (1 << position_bits(cluster)) - SIDE
-
-
-def resident_clusters(device: Device, cluster: int) -> int:
-    """Estimates how many clusters of ``cluster`` blocks are resident on a device, with one block on each
-    multiprocessor.
-    """
-    return max(1, int(RESIDENT_SHARE[cluster] * device.multiprocessors / cluster))
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from sparsegen.kernels.layouts.limits import (
     capable,
     enough_registers,
     resident_blocks_fit,
+    resident_clusters,
     shared_memory_fits,
 )
 from sparsegen.kernels.layouts.padding import empty_as_padding
-from sparsegen.kernels.network.cluster_network import SENT_BYTES_PER_CYCLE, resident_clusters
+from sparsegen.kernels.network.cluster_network import SENT_BYTES_PER_CYCLE
 from sparsegen.kernels.network.network_family import (
     first_that_fits,
     launch_of,

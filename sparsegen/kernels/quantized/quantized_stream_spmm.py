@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from sparsegen.kernels.layouts.limits import TENSOR_CORES, capable, enough_regis
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.quantized.code_streams import AHEAD, TILES, Unit, pack, stored_codes
 from sparsegen.kernels.quantized.code_streams_device import DeviceCodeStreams
+from sparsegen.kernels.rates import L2_BYTES_PER_CYCLE
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import DType, QuantizedSpmmProblem, ScaleGroup, Symmetry, ValueType
@@ -29,16 +30,22 @@ CHUNK_BYTES, MIRROR_BYTES, BARRIER_BYTES = 1024, 256, 256
 MAX_WARPS = 16
 FIRST_WITH_E4M3 = (8, 9)
 LEAST_DENSITY = 1 / 32
-FEW_STEPS = 12  # of a block, below which its warps share rows
-# Warps over the columns of a strip, and their steps, with which blocks take whole strips.
-SHORT_WARPS, SHORT = 8, 4
-UNEVEN = 0.05  # variation of the rows' lengths from which on they are ordered
-START_US = 5.3
+# What the heuristic chooses from: warps over rows and over columns, and KB of a ring, of these on their way, and slots.
+WARPS = ((8, 1), (4, 2), (4, 1), (2, 4), (2, 2), (1, 8), (1, 4), (2, 1), (1, 2), (1, 1))
+RINGS = ((16, 4, 8), (16, 4, 4), (16, 2, 8), (8, 2, 8), (8, 2, 4))
+SMALL_RINGS = ((8, 2, 2), (8, 1, 2))  # where no other has room
+START_US = 3.8
 # Fitted on an H200: a multiprocessor's cycles for a weight by the bits of its code, with 8 columns and for each 8 more;
-# and what loads of A take over copies of its bytes.
-WEIGHT_CYCLES = {8: 0.055, 4: 0.053}
-TILE_CYCLES = {8: 0.010, 4: 0.008}
-LOADS_OF_A = 0.6
+# cycles of a warp for a step, alone, and for each 8 columns of it; until masks come from memory; for a group of rows,
+# and where warps hand over its sums; and microseconds where blocks share sums.
+WEIGHT_CYCLES = {8: 0.047, 4: 0.049}
+TILE_CYCLES = {8: 0.0136, 4: 0.0082}
+WARP_CYCLES, WARP_TILE_CYCLES, MASK_CYCLES = 1390.0, 71.0, 1600.0
+GROUP_CYCLES, HANDED_OVER_CYCLES, SHARED_US = 320.0, 570.0, 2.5
+PART_BYTES = 73e3  # of sums that a block adds up in a microsecond
+SCATTERED_CYCLES = 6.5  # of a multiprocessor for a result or a scale where rows are reordered
+ACTIVATIONS = 1.85  # multiple of the time of the L2
+FULL_STREAMS = 31.5  # KB on their way to a multiprocessor, with which memory is busy
 
 
 @dataclass(frozen=True)
@@ -234,47 +241,72 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
     def analytic_us(
         self, problem: QuantizedSpmmProblem, features: Features, config: QuantizedStreamConfig, device: Device
     ) -> float:
-        rates, bits = device.expected_rates, problem.value_type.bits
-        weights = problem.m * problem.k
-        moved = LOADS_OF_A * (weights / 8 + features.nnz * bits / 8)
-        cycles = WEIGHT_CYCLES[bits] + TILE_CYCLES[bits] * (_column_tiles(problem) - 1)
-        busy = weights * cycles / device.cycles_per_us
-        return rates.launch_us + START_US + max(busy, moved / rates.copy_bytes_per_us)
+        """The block with most steps, or the bytes of A; sums that blocks or warps share come on top.
+
+        A step takes as long as its weights keep the multiprocessor busy, as one warp needs for its own, as its
+        activations take from the L2, or as masks take to come, over the steps that are under way.
+        """
+        c, rates, tiles = config, device.expected_rates, _column_tiles(problem)
+        partition, bits = partition_of(problem, c), problem.value_type.bits
+        resident = ceil_div(partition.used_blocks, device.multiprocessors)
+        of_weight = WEIGHT_CYCLES[bits] + TILE_CYCLES[bits] * (tiles - 1)
+        warps, steps = partition.warps * resident, ceil_div(partition.total, partition.used_blocks)
+        activations = c.warps_k * resident * 8 * tiles * STEP_COLUMNS * problem.dtype.itemsize
+        step = max(
+            warps * TILE * STEP_COLUMNS * of_weight,
+            WARP_CYCLES + WARP_TILE_CYCLES * tiles,
+            ACTIVATIONS * activations / L2_BYTES_PER_CYCLE,
+            MASK_CYCLES / (c.slots - 1),
+        )
+        begun = max(1.0, steps / partition.steps)  # groups of rows
+        of_group = GROUP_CYCLES + (HANDED_OVER_CYCLES if c.warps_k > 1 else 0.0)
+        busy = (steps * step + begun * of_group) / rates.clock_mhz
+        streams = min(1.0, c.depth * warps / FULL_STREAMS)
+        moved = (problem.m * problem.k / 8 + features.nnz * bits / 8) / rates.copy_bytes_per_us / streams
+        parts = (
+            partition.steps / steps
+            if partition.total % partition.used_blocks or steps % partition.steps
+            else 0.0
+        )
+        shared = SHARED_US * bool(parts) + parts * c.warps_m * _part_bytes(problem) / PART_BYTES
+        scattered = 0.0
+        if c.row_order == "balanced":  # results and scales lie anywhere
+            by_row = problem.scale_group is ScaleGroup.ROW
+            scales = 1 if by_row else ceil_div(problem.k, problem.scale_group.size(problem.k))
+            scattered = SCATTERED_CYCLES * problem.m * (8 * tiles + scales) / device.cycles_per_us
+        return rates.launch_us + START_US + (busy**4 + moved**4) ** 0.25 + shared + scattered
 
     def heuristic(
         self, problem: QuantizedSpmmProblem, features: Features, device: Device
     ) -> QuantizedStreamConfig:
-        """A block for each multiprocessor, with as many warps and as much in shared memory as there is room for.
+        """The warps, rings and slots that should be fastest, with a block for each multiprocessor.
 
-        Short strips of rows, nearly as many as multiprocessors, are a block's each, so that blocks share no sums.
+        Rows stay as they are: on an H200 lengths that vary by .8 cost less than results and scales that lie anywhere.
         """
-        order = "balanced" if features.row_cov > UNEVEN else "natural"
-        base = QuantizedStreamConfig(row_order=order)
-        strips, room = ceil_div(problem.m, TILE), device.multiprocessors
-        is_short = problem.n <= 8 and ceil_div(problem.k, SHORT_WARPS * STEP_COLUMNS) <= SHORT
-        is_timed = is_short and problem.value_type is ValueType.INT4
-        whole = is_timed and strips in BLOCKS and NEARLY_ALL * room <= strips <= room
-        rings = ((16, 4, 4), (8, 2, 4), (8, 2, 2), (8, 1, 2))
-        for warps in (8, 4, 2, 1):
-            over_rows = 1 if whole else min(warps, 1 << (max(1, strips) - 1).bit_length())
-            while over_rows > 1 and _partition(problem, over_rows, 1, room).total < FEW_STEPS * room:
-                over_rows //= 2
-            columns = max(1, min(warps // over_rows, ceil_div(problem.k, STEP_COLUMNS)))
-            over_columns = 1 << (columns.bit_length() - 1)
-            blocks = _blocks(_partition(problem, over_rows, over_columns, room).groups, room)
-            for ring, depth, slots in rings[whole:]:
-                config = replace(
-                    base,
-                    blocks=blocks,
-                    warps_m=over_rows,
-                    warps_k=over_columns,
+        room = device.multiprocessors
+        most_rows = 1 << (max(1, ceil_div(problem.m, TILE)) - 1).bit_length()
+        shapes = [
+            (warps_m, warps_k)
+            for warps_m, warps_k in WARPS
+            if warps_m <= most_rows and (warps_k - 1) * STEP_COLUMNS < max(1, problem.k)
+        ]
+        for rings in (RINGS, SMALL_RINGS):
+            configs = [
+                QuantizedStreamConfig(
+                    blocks=_blocks(_partition(problem, *warps, room).groups, room),
+                    warps_m=warps[0],
+                    warps_k=warps[1],
                     ring_chunks=ring,
                     depth=depth,
                     slots=slots,
                 )
-                if self.is_valid(problem, config, device):
-                    return config
-        return base
+                for warps in shapes
+                for ring, depth, slots in rings
+            ]
+            valid = [config for config in configs if self.is_valid(problem, config, device)]
+            if valid:
+                return self.fastest(problem, features, valid, device)
+        return QuantizedStreamConfig()
 
 
 def _blocks(groups: int, room: int) -> int:

@@ -18,6 +18,7 @@ from sparsegen.kernels.layouts.limits import (
     enough_registers,
     resident_blocks,
     resident_blocks_fit,
+    resident_clusters,
     shared_memory_fits,
 )
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, threads_of
@@ -34,7 +35,8 @@ PITCH_PADDING = 8  # floats of a row of results in shared memory
 PARTIAL_SUMS = 20  # registers for each of several rows of instructions
 # Fractions of the tensor cores' rate, and a multiprocessor's cycles for each place of a tile, whatever k.
 PRODUCTS = {DType.FLOAT32: 0.43, DType.FLOAT16: 0.6, DType.BFLOAT16: 0.6}
-WARPGROUP_PRODUCTS = 0.7  # of float32 by warpgroups
+# Of float32 by warpgroups: the fraction of that rate, and cycles of a step in which products do not run.
+WARPGROUP_PRODUCTS, WARPGROUP_STEP_CYCLES = 1.0, 1050.0
 PLACE_CYCLES = 0.033
 LOADS = 0.8  # of the time that L2 takes for rows
 START_US = 0.84
@@ -43,7 +45,7 @@ MOVES = 1.36  # multiple of the memory's time for the least traffic
 BLOCK_CYCLES, STEP_CYCLES = 2200.0, 320.0
 # And in each thread: for a nonzero, for the value that scales it, and for an element of a row that is not aligned.
 NONZERO_CYCLES, SCALE_CYCLES, UNALIGNED_CYCLES = 97.0, 310.0, 71.0
-CLUSTER_CYCLES, REMOTE_CYCLES = 1500.0, 20.0  # until a cluster's blocks meet, and for another block's result
+CLUSTER_CYCLES, REMOTE_CYCLES = 5500.0, 20.0  # until a cluster's blocks meet, and for another block's result
 USUAL_REGISTERS = 128  # of a thread, unless more blocks are to be resident
 
 
@@ -269,9 +271,9 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         c, rates, itemsize = config, device.expected_rates, problem.dtype.itemsize
         tiles = problem.batch * max(1.0, expected_tiles(features, c.tile_m, c.tile_n))
         threads, places, blocks = threads_of(c), c.tile_m * c.tile_n, c.splits * tiles
-        whole = (
-            ceil_div(math.ceil(blocks), device.multiprocessors) * device.multiprocessors
-        )  # as many for each one
+        # Each multiprocessor that a cluster can run on has as many blocks.
+        at_once = c.splits * resident_clusters(device, c.splits) if c.splits > 1 else device.multiprocessors
+        whole = ceil_div(math.ceil(blocks), at_once) * device.multiprocessors
         row = round_up(problem.k * itemsize, 64) // itemsize
         share = WARPGROUP_PRODUCTS if c.warpgroups else PRODUCTS[problem.dtype]
         tensor_cores = share * rates.tensor_products_per_us(problem.dtype)
@@ -283,11 +285,12 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         of_thread = problem.batch * features.nnz / blocks / threads * (NONZERO_CYCLES + remote + scaling)
         if not self._is_aligned(problem):
             of_thread += row / c.splits * (c.tile_m + c.tile_n) / threads * UNALIGNED_CYCLES
-        steps = ceil_div(problem.k, c.splits * c.tile_k) / (c.stages - 1)
+        step_cycles = WARPGROUP_STEP_CYCLES if c.warpgroups else STEP_CYCLES / (c.stages - 1)
+        steps = ceil_div(problem.k, c.splits * c.tile_k)
         met = CLUSTER_CYCLES if c.splits > 1 else 0.0
         fitting = resident_blocks(threads, USUAL_REGISTERS, self._shared_bytes(problem, c), device)
-        turns = math.ceil(blocks / (device.multiprocessors * max(fitting, c.resident_blocks)))
-        waited = turns * (BLOCK_CYCLES + met + steps * STEP_CYCLES + of_thread) / rates.clock_mhz
+        turns = math.ceil(blocks / (at_once * max(fitting, c.resident_blocks)))
+        waited = turns * (BLOCK_CYCLES + met + steps * step_cycles + of_thread) / rates.clock_mhz
         moved = MOVES * problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
         return rates.launch_us + START_US + max(computed + waited, loaded) + moved
 
@@ -328,9 +331,9 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         fitting = [
             splits
             for splits in (2, 4, 8)
-            if splits * tiles <= device.multiprocessors and problem.k >= 4 * splits * tile_k
+            if splits * tiles <= 2 * device.multiprocessors and problem.k >= 4 * splits * tile_k
         ]
-        return (1, *fitting[-1:])
+        return (1, *fitting[-2:])
 
     @staticmethod
     def _step(problem: SddmmProblem, features: Features, config: MmaSddmmConfig) -> int:

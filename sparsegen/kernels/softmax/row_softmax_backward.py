@@ -20,7 +20,8 @@ class RowSoftmaxBackward(RowWise[SoftmaxBackwardProblem, RowSoftmaxBackwardConfi
     summary = "gradient of a softmax of CSR rows, by a subwarp, a warp or a block each"
     source = "the softmax's Jacobian times a vector, in the manner of row_softmax; sparsegen's own"
     arrays_kept = 2
-    value_cycles = 0.95
+    start_us, sorted_us = 1.5, 0.5
+    value_cycles, end_cycles = 8.7, 2.5
 
     def heuristic_vector(self, problem: SoftmaxBackwardProblem) -> int:
         """16 bytes in float32; single values in 16 bits.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
@@ -23,12 +24,12 @@ from sparsegen.system.integers import ceil_div
 
 VALUES_KEPT = 64  # values of a thread, in registers
 WIDEST = 8  # values of a vector
-START_US = 1.4
 LEAST_SHARE = 8  # values of a row for each thread of the heuristic config
 HEURISTIC_KEPT = 16  # values of a thread in registers
 ENOUGH_THREADS = 1024  # on each multiprocessor
 EQUAL_ROWS = 0.1  # coefficient of variation below which sorting rows brings nothing
-STEP_US = 0.6  # of a thread's loads of a row's next values, in both passes over them; an estimate
+STEP_US = 0.8  # of a thread's loads of a row's next values, in both passes over them; as fitted
+BATCHED_ENDS = 2.5  # multiple of what ends cost where a batch shifts them; as fitted
 ROW_CYCLES = 35.0  # cycles of a multiprocessor for each warp of a row; as fitted
 
 
@@ -61,13 +62,20 @@ class RowWise(Family[P, R]):
 
     Attributes:
         arrays_kept: number of arrays of a row's values that the kernel keeps in registers.
-        value_cycles: cycles of a multiprocessor for each nonzero, as fitted.
+        start_us, sorted_us: microseconds until values come, and the more where rows are in another order.
+        value_cycles: cycles of a multiprocessor for a warp's values, one for each thread, whether a row has them or
+            not.
+        end_cycles: the same for a vector at a row's end, which is read and written value by value. All four are
+            fitted.
     """
 
     size_names = ("rows",)
     packed_names = ("row_order", "row_offsets")
     arrays_kept: ClassVar[int]
+    start_us: ClassVar[float]
+    sorted_us: ClassVar[float]
     value_cycles: ClassVar[float]
+    end_cycles: ClassVar[float]
 
     def batch_size_names(self, problem: P) -> tuple[str, ...]:
         return ("nnz",) if problem.batch > 1 else ()
@@ -130,26 +138,28 @@ class RowWise(Family[P, R]):
         )
 
     def analytic_us(self, problem: P, features: Features, config: R, device: Device) -> float:
-        c = config
-        rows = self._rows_us(problem, features, c.threads_per_row, device)
-        longest = self._longest_us(features, c.threads_per_row * c.vector_width)
-        return device.expected_rates.launch_us + START_US + max(rows, longest)
-
-    def _rows_us(self, problem: P, features: Features, threads: int, device: Device) -> float:
-        """Microseconds of all rows together, with ``threads`` threads each."""
-        warps = features.m * max(1, threads // WARP)
-        cycles = problem.batch * (features.nnz * self.value_cycles + warps * ROW_CYCLES)
-        moved = problem.cost(features.nnz).bytes / device.expected_rates.copy_bytes_per_us
-        return max(moved, cycles / device.cycles_per_us)
-
-    @staticmethod
-    def _longest_us(features: Features, values: int) -> float:
-        """Microseconds of the longest row, whose loads take ``values`` values at a time."""
-        return STEP_US * features.row_max / values
+        """The fullest multiprocessor's rows, the bytes that are moved and the longest row, which overlap."""
+        c, rates, stride = config, device.expected_rates, config.threads_per_row * config.vector_width
+        beyond = max(
+            0.0, features.row_mean / stride - c.vectors_kept
+        )  # vectors of a thread that are read twice
+        vectors = c.vectors_kept + 2 * (math.ceil(beyond) if c.threads_per_row >= WARP else beyond)
+        rows = max(1, WARP // c.threads_per_row)  # of a warp, which begin together and end one by one
+        ends = min(1 + rows, c.vectors_kept + math.ceil(beyond))
+        of_end = self.end_cycles * rows * (BATCHED_ENDS if problem.batch > 1 else 1.0)
+        of_warp = ROW_CYCLES + c.vector_width * (of_end * ends + self.value_cycles * vectors)
+        warps = problem.batch * features.m * c.threads_per_row / WARP
+        blocks = problem.batch * ceil_div(features.m, c.rows_per_block)
+        waves = max(1, blocks) / device.multiprocessors
+        busy = warps * of_warp / device.cycles_per_us * math.ceil(waves) / waves
+        moved = problem.cost(features.nnz).bytes / rates.copy_bytes_per_us
+        longest = STEP_US * max(0.0, features.row_max / stride - c.vectors_kept)
+        start = self.start_us + (self.sorted_us if c.row_order == "sorted" else 0.0)
+        return rates.launch_us + start + math.hypot(busy, moved, longest)
 
     def heuristic(self, problem: P, features: Features, device: Device) -> R:
-        """A thread's share of a row is some four vectors, unless the rows are too few to fill the device then, or one
-        of them takes longer than all others.
+        """A thread's share of a row is some four vectors, unless the rows are too few to fill the device then, or take
+        less time with more threads up to a warp.
         """
         vector = self.heuristic_vector(problem)
         threads, rows = 4, features.m * problem.batch
@@ -161,10 +171,15 @@ class RowWise(Family[P, R]):
             and threads * vector < features.row_mean
         ):
             threads *= 2
-        while threads < WARP and self._longest_us(features, threads * vector) > self._rows_us(
-            problem, features, 2 * threads, device
-        ):
-            threads *= 2
+        order = "natural" if features.row_cov < EQUAL_ROWS else "sorted"
+        wider = (1 << power for power in range(threads.bit_length() - 1, max(threads, WARP).bit_length()))
+        configs = [self._of_threads(features, threads, vector, order) for threads in wider]
+        return self.fastest(problem, features, configs, device)
+
+    def _of_threads(self, features: Features, threads: int, vector: int, order: str) -> R:
+        """The config with this many threads for a row, in whose registers a row's mean fits, as far as there are as
+        many.
+        """
         kept = 1
         while kept < min(8, HEURISTIC_KEPT // vector) and kept * threads * vector < features.row_mean:
             kept *= 2
@@ -173,9 +188,12 @@ class RowWise(Family[P, R]):
             rows_per_block=128 // threads if threads <= WARP else 1,
             vector_width=vector,
             vectors_kept=kept,
-            row_order="natural" if features.row_cov < EQUAL_ROWS else "sorted",
+            row_order=order,
         )
 
     def heuristic_vector(self, problem: P) -> int:
-        """The vector width of the heuristic config: 16 bytes."""
-        return 16 // problem.dtype.itemsize
+        """The vector width of the heuristic config: 16 bytes, of a batch at most 4 values.
+
+        Of a batch in 16 bits vectors of 8 took 1.2 to 1.7 times as long on an H100 and an H200.
+        """
+        return min(16 // problem.dtype.itemsize, 4 if problem.batch > 1 else WIDEST)

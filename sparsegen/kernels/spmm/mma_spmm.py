@@ -24,7 +24,6 @@ from sparsegen.kernels.spmm.mma_spmm_config import (
 )
 from sparsegen.kernels.spmm.mma_spmm_time import modelled_us
 from sparsegen.kernels.spmm.tensor_tiles import (
-    LEAST_FILL,
     STEP,
     fills_blocks,
     stored_begins,
@@ -40,7 +39,6 @@ from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType, Layout, SpmmProblem
 from sparsegen.system.integers import ceil_div
 
-LEAST_SPLIT_FILL = 0.08  # of blocks, for float32 by warpgroups
 A_BUFFERS = 3  # tiles of A that nonzeros are put into: one is multiplied, one filled, one cleared
 
 
@@ -102,7 +100,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         self, problem: SpmmProblem, features: Features, config: MmaSpmmConfig
     ) -> Iterator[Constraint]:
         if config.storage == "tiles":
-            yield whole_tiles_requirement(features, LEAST_SPLIT_FILL if config.warpgroups else LEAST_FILL)
+            yield whole_tiles_requirement(features)
 
     @staticmethod
     def _warpgroup_constraints(

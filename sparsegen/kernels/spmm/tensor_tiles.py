@@ -61,11 +61,11 @@ def held_share(features: Features, height: int, width: int) -> float:
     return -math.expm1(blocks * math.log1p(-held))
 
 
-def whole_tiles_requirement(features: Features, least: float = LEAST_FILL) -> Constraint:
+def whole_tiles_requirement(features: Features) -> Constraint:
     """Requires nonzeros in blocks, so that tiles stored whole represent the matrix sensibly."""
     return Constraint(
-        features.block_fill >= least,
-        f"whole tiles want {least:.0%} or more of nonzeros in blocks of 16 by 16 ({features.block_fill:.1%})",
+        features.block_fill >= LEAST_FILL,
+        f"whole tiles want {LEAST_FILL:.0%} or more of nonzeros in blocks of 16 by 16 ({features.block_fill:.1%})",
     )
 
 

@@ -17,7 +17,8 @@ from sparsegen.dispatch.named import named_choice
 from sparsegen.errors import DeviceMemoryError, SparsegenError
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
-from sparsegen.kernels.network.cluster_network import ClusterNetworkConfig, resident_clusters
+from sparsegen.kernels.layouts.limits import resident_clusters
+from sparsegen.kernels.network.cluster_network import ClusterNetworkConfig
 from sparsegen.kernels.network.fused_network import FusedNetworkConfig
 from sparsegen.kernels.network.streamed_network import Sharing, StreamedNetworkConfig
 from sparsegen.matrix.csr import MAX_INDEX, CsrMatrix

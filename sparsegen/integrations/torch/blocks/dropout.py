@@ -27,7 +27,7 @@ from sparsegen.integrations.torch.blocks.dropout_steps import (
 )
 from sparsegen.integrations.torch.blocks.dropped_blocks import HOST_BOUND, dropped
 from sparsegen.integrations.torch.blocks.mask_launches import independent
-from sparsegen.integrations.torch.blocks.mask_states import new_numbers, new_state
+from sparsegen.integrations.torch.blocks.mask_states import new_state
 from sparsegen.integrations.torch.blocks.masked_products import dsd
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
@@ -223,7 +223,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
     def _counted(self, state: Tensor) -> Tensor:
         """The layer's own state for a mask which no kernel of ours draws, and counts; the gradient needs it."""
         named = state.clone()
-        state[1] += 1
+        state[1].add_(1)
         return named
 
     def _again(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
@@ -237,12 +237,12 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
             if step is None or not step.is_for(settings, x, weight, bias):
                 return None
             steps[LATEST] = step
-        device, state = x.device, None
-        if self.own_seed:
-            state = self._own_state(device) if step.is_masked else self._counted(self._own_state(device))
-        elif not step.is_masked:
-            state = new_numbers(device)
-        y = step(x, weight, bias, new_state(device) if state is None else state)
+        if not self.own_seed:
+            state = step.new_state()
+        else:
+            state = self._own_state(x.device)
+            state = state if step.is_masked else self._counted(state)
+        y = step(x, weight, bias, state)
         return y if self.activation is Activation.NONE or step.activates else self.activation.of(y)
 
     def _plan(

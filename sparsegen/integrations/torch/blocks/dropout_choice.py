@@ -136,7 +136,7 @@ def _both(problem: DsdProblem, p: float, where: torch.device, called: Called, *,
         if not own_seed:
             return new_state(where, generator)
         found = state.clone()
-        state[1] += 1
+        state[1].add_(1)
         return found
 
     given, parameter = x.requires_grad_(), weight.requires_grad_()

@@ -25,7 +25,7 @@ from sparsegen.integrations.torch.blocks.mask_launches import (
     launch_drop,
     launch_factors,
 )
-from sparsegen.integrations.torch.blocks.mask_states import Named
+from sparsegen.integrations.torch.blocks.mask_states import Named, names_like, states_like
 from sparsegen.integrations.torch.blocks.masked_products import (
     dsd_gradients,
     gradient_launches,
@@ -65,10 +65,12 @@ class DropoutStep(ABC):
     """Launches of a step for tensors of one kind.
 
     Attributes:
+        new_state: names a mask by PyTorch's generator, for calls of this kind.
         is_masked: true if masked products run, and not dense ones.
         activates: true if the product computes the layer's activation.
     """
 
+    new_state: Callable[[], Any]
     is_masked: bool
     activates = False
 
@@ -113,8 +115,10 @@ class DenseStep(DropoutStep):
         x = given[0].detach()
         rows, self._shape = x.view(-1, x.shape[-1]), None if x.dim() == 2 else x.shape
         self._multiplies = given[0].requires_grad
+        self._factors: Tensor | None = None  # the latest
         make = launch_factors if self._multiplies else launch_drop  # the former look at no element
         self._launch = make(rows, state, settings[0], *settings[1])
+        self.new_state = names_like(x)
 
     def is_for(self, settings: Settings, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         """See `DropoutStep.is_for`; a CUDA graph captures other launches."""
@@ -128,7 +132,10 @@ class DenseStep(DropoutStep):
             made = self._launch(x, state).view(self._shape)
         else:
             made = self._launch(x.view(-1, self._shape[-1]), state).view(self._shape)
-        return linear(x * made if self._multiplies else made, weight, bias)
+        if not self._multiplies:
+            return linear(made, weight, bias)
+        self._factors = made  # else backward's thread frees its object, and waits for the interpreter's lock
+        return linear(x * made, weight, bias)
 
 
 class MaskedStep(DropoutStep):
@@ -158,6 +165,7 @@ class MaskedStep(DropoutStep):
         (x, weight, bias), self.activates = given, relu
         rows, shape = x.detach().view(-1, x.shape[-1]), x.shape
         rest = 1 / mask.density, *mask.shape, *mask.block, mask.density
+        self.new_state = states_like(x)
         self._draw = launch_draw(state, mask.layout, independent(settings[0]), early=early)
         self._product = product_launch(rows, weight, bias, mask.words, *rest, relu, str(Dense.NEVER))
         self._mask = *rest, str(Dense.NEVER)

@@ -12,7 +12,7 @@ from sparsegen.integrations.torch.calls.prepared import is_capturing
 
 # Elements up to which a gradient in Python takes the host longer than two more passes over them take the device: what
 # runs in the thread of backward finds none of its objects in its caches. PyTorch's gradient of a product needs none.
-HOST_BOUND = 1 << 22
+HOST_BOUND = 1 << 24
 
 _factors = calls.of(2, launch_factors)
 

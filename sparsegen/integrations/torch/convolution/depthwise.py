@@ -106,8 +106,8 @@ class DepthwiseConv2d(nn.Conv2d):
 
 
 def _all_live(x: Tensor, rows: int, columns: int) -> Tensor | PackedMask:
-    """Returns the mask of so many outputs of images all of whose blocks are live; one for all layers, but for what a
-    compiler or a graph makes for itself.
+    """Returns a mask with all blocks live, of images with these rows and columns of outputs; one for all layers, but
+    for what a compiler or a graph makes for itself.
     """
     shape = x.shape[0], ceil_div(rows, BLOCK), ceil_div(columns, BLOCK)
     if is_compiling():

@@ -156,5 +156,5 @@ def sites_in_sequences(model: nn.Module, layers: Mapping[str, nn.Module]) -> Ite
 
 
 def _is_nothing(module: nn.Module) -> bool:
-    """True if a module gives back what it gets, and nobody sees it."""
+    """True if a module gives back what it gets, and has no hooks."""
     return type(module) is nn.Identity and not has_own_hooks(module)
