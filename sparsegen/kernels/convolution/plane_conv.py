@@ -32,11 +32,12 @@ HELD_WORDS = 32  # registers of a thread for elements on their way to shared mem
 SHIFTED, SHIFTED_LOADS = 4, 5 / 8
 USUAL_WEIGHTS = 96 << 10  # bytes of shared memory that weights take at most, if narrower chunks can take less
 # Microseconds beside the products, the share of the tensor cores' rate that is reached and the cost of fragments are
-# those of `window_conv`, whose products these are; in float32 the share is fitted. Cycles of a warp's load are counted:
-# four for the rows of a window that its 32 lanes meet, a lookup in L1 each, and two for finding its address. 54 times
-# of eight convolutions on an H200, 32 of them in variants_planes.json.xz: this is 1.01 of them in the mean (1.22 with
-# .25 and stores), .74 to 1.43 of eight in ten. Halves of sectors that neighbours store take no time: they meet in L2.
-START_US, REACHED, REACHED_FLOAT32, BESIDE_FRAGMENTS, FRAGMENTS = 6.5, 0.41, 0.5, 0.56, 14.0
+# those of `window_conv`, whose products these are. Cycles of a warp's load are counted: four for the rows of a
+# window that its 32 lanes meet, a lookup in L1 each, and two for finding its address. Of 38 times of six convolutions
+# of 16 bits on an H200 (two in variants_planes.json.xz) this is .96 in the mean, .73 to 1.34 of eight in ten. Halves of
+# sectors that neighbours store took no time: they meet in the L2. In float32 it is 1.6 of 16 times, as that of
+# `mma_conv`, which was faster there, is 1.3: with .5 both would be met.
+START_US, REACHED, REACHED_FLOAT32, BESIDE_FRAGMENTS, FRAGMENTS = 6.5, 0.41, 0.25, 0.56, 14.0
 LOAD_CYCLES = 6.0
 
 
