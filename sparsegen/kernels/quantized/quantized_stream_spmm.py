@@ -249,9 +249,10 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         """
         c, rates, tiles = config, device.expected_rates, _column_tiles(problem)
         partition, bits = partition_of(problem, c), problem.value_type.bits
-        resident = ceil_div(partition.used_blocks, device.multiprocessors)
+        blocks = max(1, partition.used_blocks)  # none where nothing is stored
+        resident = ceil_div(blocks, device.multiprocessors)
         of_weight = WEIGHT_CYCLES[bits] + TILE_CYCLES[bits] * (tiles - 1)
-        warps, steps = partition.warps * resident, ceil_div(partition.total, partition.used_blocks)
+        warps, steps = partition.warps * resident, ceil_div(partition.total, blocks)
         activations = c.warps_k * resident * 8 * tiles * STEP_COLUMNS * problem.dtype.itemsize
         step = max(
             warps * TILE * STEP_COLUMNS * of_weight,
@@ -266,7 +267,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         moved = (problem.m * problem.k / 8 + features.nnz * bits / 8) / rates.copy_bytes_per_us / streams
         parts = (
             partition.steps / steps
-            if partition.total % partition.used_blocks or steps % partition.steps
+            if partition.total % blocks or steps % partition.steps
             else 0.0
         )
         shared = SHARED_US * bool(parts) + parts * c.warps_m * _part_bytes(problem) / PART_BYTES

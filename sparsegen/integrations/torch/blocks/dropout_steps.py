@@ -115,7 +115,6 @@ class DenseStep(DropoutStep):
         x = given[0].detach()
         rows, self._shape = x.view(-1, x.shape[-1]), None if x.dim() == 2 else x.shape
         self._multiplies = given[0].requires_grad
-        self._factors: Tensor | None = None  # the latest
         make = launch_factors if self._multiplies else launch_drop  # the former look at no element
         self._launch = make(rows, state, settings[0], *settings[1])
         self.new_state = names_like(x)
@@ -134,7 +133,6 @@ class DenseStep(DropoutStep):
             made = self._launch(x.view(-1, self._shape[-1]), state).view(self._shape)
         if not self._multiplies:
             return linear(made, weight, bias)
-        self._factors = made  # else backward's thread frees its object, and waits for the interpreter's lock
         return linear(x * made, weight, bias)
 
 

@@ -44,7 +44,8 @@ def is_depthwise(module: nn.Module) -> TypeGuard[nn.Conv2d]:
 class DepthwiseConv2d(nn.Conv2d):
     """A depthwise `torch.nn.Conv2d` for inference: one launch, with its bias and a ReLU; see `masked_conv2d`.
 
-    `convert` makes it. Where gradients are wanted, under autocast and of no images PyTorch's own convolution runs.
+    `convert` makes it. Where gradients are wanted, under autocast and of any number of images but one PyTorch's
+    own convolution runs: no GPU has shown our kernel to be right with several.
 
     Attributes:
         activation: part of the layer: none, or ReLU, which needs a bias.
@@ -86,7 +87,7 @@ class DepthwiseConv2d(nn.Conv2d):
         """
         require_tensors(x=x)
         trains = torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad)
-        if trains or x.dim() != 4 or not x.numel() or is_any_autocast():
+        if trains or x.dim() != 4 or x.shape[0] != 1 or not x.numel() or is_any_autocast():
             return self.activation.of(super().forward(x))
         rows, columns = reach_of(self).output_size((int(x.shape[2]), int(x.shape[3])))
         options: Any = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
