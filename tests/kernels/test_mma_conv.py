@@ -16,7 +16,7 @@ from sparsegen.operators import ImageLayout
     ("changed", "first"),
     [
         ({"layout": ImageLayout.NCHW}, "plane_conv"),
-        ({"layout": ImageLayout.NCHW, "dtype": "float32"}, "mma_conv"),
+        ({"layout": ImageLayout.NCHW, "dtype": "float32"}, "plane_conv"),
         ({"dtype": "float32"}, "mma_conv"),
         ({"channels": 60}, "window_conv"),
         ({"groups": 2}, "window_conv"),

@@ -265,11 +265,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
         busy = (steps * step + begun * of_group) / rates.clock_mhz
         streams = min(1.0, c.depth * warps / FULL_STREAMS)
         moved = (problem.m * problem.k / 8 + features.nnz * bits / 8) / rates.copy_bytes_per_us / streams
-        parts = (
-            partition.steps / steps
-            if partition.total % blocks or steps % partition.steps
-            else 0.0
-        )
+        parts = partition.steps / steps if partition.total % blocks or steps % partition.steps else 0.0
         shared = SHARED_US * bool(parts) + parts * c.warps_m * _part_bytes(problem) / PART_BYTES
         scattered = 0.0
         if c.row_order == "balanced":  # results and scales lie anywhere
