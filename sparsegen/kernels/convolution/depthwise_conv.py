@@ -196,7 +196,7 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         read = live * p.operands(0)[0].nbytes * max(1.0, down / p.stride.rows)
         passing = (read + p.result(0).nbytes) / device.l2_bytes_per_us
         # Parts of one time that hide each other, but for a little.
-        working = sum(part**4 for part in (issuing, meeting, moving, passing)) ** 0.25
+        working = math.pow(sum(part**4 for part in (issuing, meeting, moving, passing)), 0.25)
         return rates.launch_us + STARTED_US + max(of_wave + working, waves * of_wave)
 
     def heuristic(
