@@ -116,6 +116,6 @@ def test_two_rings_fit_shared_memory_up_to_128_columns(head_dim: int) -> None:
 def test_small_blocks_get_tiles_of_one_warpgroup() -> None:
     chosen = {}
     for block in ("64x64", "16x64", "128x128", "128x64"):
-        problem = problem_of(8192, 8192, kv_heads=32, block=block)
+        problem = problem_of(block=block)
         chosen[block] = FAMILY.heuristic(problem, problem.features(problem.without_pattern), H100).warpgroups
     assert chosen == {"64x64": "single", "16x64": "single", "128x128": "together", "128x64": "together"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -45,14 +44,8 @@ SHARED_BYTES = 226 * 1024
 COUNTER_BYTES = 64
 MOST_ROOMS = 1 << 16  # of parts of long rows, times the queries of a tile
 # Fraction of the tensor cores' rate, by columns of a row in shared memory.
-REACHED = {64: 0.55, 128: 0.95, 192: 0.6, 256: 0.45}
-START_US, TILE_US = 0.9, 6.4
-ALONE = {1: 1.0, 2: 0.79}  # of that rate a tile reaches by itself, by the tiles that share a multiprocessor
-CLEARLY = 0.95  # of the time of shared tiles, below which tiles of one warpgroup take their place
-LATE = (
-    0.6  # of the time of all tiles, after which the longest row of a mask begins: 175 µs for 132, 256 for 252
-)
-LAST_WAVE = 0.9  # of the time that the last wave leaves multiprocessors idle, where tiles are alike
+REACHED = {64: 0.58, 128: 0.80, 192: 0.6, 256: 0.45}
+START_US, TILE_US = 4.0, 1.5
 PLAN_US = 6.0  # all blocks count live blocks and meet twice; estimated from the gradients' preparation
 
 
@@ -158,51 +151,37 @@ class TmaAttention(ForwardAttentionFamily[TmaAttentionConfig]):
     def heuristic(
         self, problem: BlockAttentionProblem, features: Features, device: Device
     ) -> TmaAttentionConfig:
-        """Tiles of one warpgroup or of two, whichever should be faster, and rows split where one is known to be long.
+        """Tiles of one warpgroup for blocks of less than 128 queries, as far as their rings fit; else shared ones. Rows
+        are split if the band or a mask tells of one that is so long that it should pay.
 
-        Blocks of less than 128 queries take tiles of one warpgroup as far as their rings fit: two rows of random blocks
-        with a quarter live see 44 % of the keys. On an H200, 8192 tokens with a quarter of 64 x 64 live take 0.54 (64
-        columns) and 0.64 (128) of the time, 32 x 32 and 16 x 64 0.56 to 0.86.
+        Two rows of random blocks with a quarter live see 44 % of the keys: on an H200, 8192 tokens with a quarter
+        of 64 x 64 live take 0.54 (64 columns) and 0.64 (128) of the time, 32 x 32 and 16 x 64 0.56 to 0.86.
         """
-        single = self.config_type(
-            warpgroups="single", queries="registers" if problem.head_dim <= CHUNK else "shared"
-        )
-        is_uneven = problem.density.longest or not problem.has_mask
-        rows = ("whole", "split") if is_uneven else ("whole",)
-        together, alone = (
-            self.fastest(problem, features, [replace(c, rows=way) for way in rows], device)
-            for c in (self.config_type(), single)
-        )
-        if problem.head_dim > WIDE:
-            return together
-        if problem.has_mask and problem.block.rows < SHARED_ROWS:
-            return alone
-        us = [self.analytic_us(problem, features, c, device.typical_rated) for c in (together, alone)]
-        return alone if us[1] < CLEARLY * us[0] else together
+        has_small = problem.has_mask and problem.block.rows < SHARED_ROWS and problem.head_dim <= WIDE
+        config = self.config_type()
+        if has_small:
+            in_registers = problem.head_dim <= CHUNK
+            config = replace(config, warpgroups="single", queries="registers" if in_registers else "shared")
+        if problem.density.longest or not problem.has_mask:
+            config = self.fastest(problem, features, (config, replace(config, rows="split")), device)
+        return config
 
     def analytic_us(
         self, problem: BlockAttentionProblem, features: Features, config: TmaAttentionConfig, device: Device
     ) -> float:
-        """The last wave of tiles is a whole one where they are alike; a warpgroup alone is slower than two."""
         rates, tiles = device.expected_rates, tile_count(problem, QUERIES[config.warpgroups])
-        at_once = 1 if config.warpgroups == "together" else 2  # tiles of a multiprocessor
         cost = problem.cost(0)
         rate = REACHED[min(in_chunks(problem.head_dim), WIDEST)] * rates.tensor_products_per_us(problem.dtype)
         products = cost.flop / 2 * in_chunks(problem.head_dim) / problem.head_dim
-        products *= device.multiprocessors / rate  # microseconds of one multiprocessor
+        rounds = max(1.0, tiles / device.multiprocessors)
         moved = cost.bytes / rates.copy_bytes_per_us
         start, longest = rates.launch_us + START_US, longest_share(problem, features, tiles)
         if config.rows == "split":
             parts = min(self._rooms(problem, config), longest * tiles * device.multiprocessors)
             moved += 2 * parts * self._room_bytes(problem, config) / rates.copy_bytes_per_us
             start, longest = start + PLAN_US, min(longest, UNEVEN / tiles)
-        waves = max(1, tiles) / device.multiprocessors / at_once
-        idle = max(0.0, 2.0 - longest * tiles) * (math.ceil(waves) - waves)
-        steady = (waves + LAST_WAVE * idle) * (TILE_US + at_once * products / max(1, tiles))
-        alone = TILE_US + longest * products / ALONE[at_once]
-        if problem.density.longest and config.rows == "whole":
-            alone += LATE * steady  # where the longest row of a mask lies is not known before
-        return start + max(moved, steady, alone)
+        alone = TILE_US + longest * products / rate * device.multiprocessors
+        return start + max(moved, rounds * TILE_US + products / rate, alone)
 
     @staticmethod
     def _room_bytes(problem: BlockAttentionProblem, config: TmaAttentionConfig) -> int:
