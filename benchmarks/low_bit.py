@@ -160,7 +160,8 @@ class Ours:
         points = torch.randint(-4, 5, shape, device=place).half()
         self.of_groups = (scales,) if rounding.symmetric else (scales, points)
         self.name = f"{rounding.value_type}/{rounding.group}{'' if rounding.symmetric else '/zero-points'}"
-        self.config = FAMILY.heuristic(self.problem, self.problem.features(self.matrix), device)
+        most = replace(self.problem, n=16)  # packed once: what 16 tokens have room for serves fewer
+        self.config = FAMILY.heuristic(most, most.features(self.matrix), device)
         self.packed = pack(FAMILY, self.problem, self.config, self.matrix, self.executor)
 
     def compile(self, pool: ThreadPoolExecutor) -> list[Future[Any]]:

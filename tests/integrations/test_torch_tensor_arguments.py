@@ -340,8 +340,8 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 # Reports, what other tests hold wrong values against, and what has no arguments of its own.
 ELSEWHERE = {
-    "Activation", "ConversionReport", "ConvertedLayer", "ConvolutionReport", "DenseLayer", "DropBlockConv2d",
-    "InSituTuning", "MaskedSequential", "PointwiseConv2d", "PreparedLinear", "ProgramKind", "QuantizedLinear",
+    "Activation", "ConversionReport", "ConvertedLayer", "ConvolutionReport", "DenseLayer", "DepthwiseConv2d",
+    "DropBlockConv2d", "InSituTuning", "MaskedSequential", "PointwiseConv2d", "PreparedLinear", "ProgramKind", "QuantizedLinear",
     "Shipped", "SourcedConv2d", "SparseAttention", "SparseConv2d", "SparseLinear", "convert",
     "load", "masked_sequential", "ship", "ship_operators", "tune_model",
 }  # fmt: skip
