@@ -341,8 +341,8 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
 # Reports, what other tests hold wrong values against, and what has no arguments of its own.
 ELSEWHERE = {
     "Activation", "ConversionReport", "ConvertedLayer", "ConvolutionReport", "DenseLayer", "DepthwiseConv2d",
-    "DropBlockConv2d", "InSituTuning", "MaskedSequential", "PointwiseConv2d", "PreparedLinear", "ProgramKind", "QuantizedLinear",
-    "Shipped", "SourcedConv2d", "SparseAttention", "SparseConv2d", "SparseLinear", "convert",
+    "DropBlockConv2d", "InSituTuning", "MaskedSequential", "PointwiseConv2d", "PreparedLinear", "ProgramKind",
+    "QuantizedLinear", "Shipped", "SourcedConv2d", "SparseAttention", "SparseConv2d", "SparseLinear", "convert",
     "load", "masked_sequential", "ship", "ship_operators", "tune_model",
 }  # fmt: skip
 CASES = [(label, name) for label, wrong in WRONG.items() for name in wrong]

@@ -224,8 +224,9 @@ class LiveElements:
         self._layout = grid(shape, block)
         self.density = draw.density(self._layout)
 
-    def __call__(self, state: Tensor) -> Tensor:
+    def __call__(self, state: Named) -> Tensor:
         """bool, one for each element."""
+        assert isinstance(state, Tensor)  # numbers come where a kernel runs
         words = launch_draw(state, self._layout, self._draw)(state.clone())
         return expanded(blocks_of(words, self._layout), self._block, self._shape)
 

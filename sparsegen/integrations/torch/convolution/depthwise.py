@@ -64,9 +64,12 @@ class DepthwiseConv2d(nn.Conv2d):
         if not is_depthwise(layer):
             raise OperandError(f"expected a plain convolution of one filter for each channel, got {layer}")
         options = conv_options(layer)
-        options["padding"] = padding_in_numbers(layer.padding, layer.kernel_size, layer.dilation)
+        size: Any = layer.kernel_size
+        options["padding"] = padding_in_numbers(layer.padding, size, layer.dilation)
         made = cls(
-            *(layer.in_channels, layer.out_channels, layer.kernel_size),
+            layer.in_channels,
+            layer.out_channels,
+            size,
             **options,
             device="meta",
             dtype=layer.weight.dtype,
