@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value
+from sparsegen.kernels.layouts.limits import warpgroups_capable
 from sparsegen.operators import BlockAttentionProblem, DType, SinkLogits
 from sparsegen.system.integers import round_up
 
@@ -62,7 +63,7 @@ def in_chunks(columns: int) -> int:
 
 def device_constraints(device: Device, shared_bytes: int) -> Iterator[Constraint]:
     """Yields what a kernel with ``shared_bytes`` bytes of shared memory requires of a device."""
-    yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+    yield warpgroups_capable(device)
     yield Constraint(
         device.shared_memory_per_block >= shared_bytes,
         f"tiles take {shared_bytes} bytes of shared memory, a block has {device.shared_memory_per_block}",

@@ -19,7 +19,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
     units_of,
 )
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.limits import shared_memory_fits, warpgroups_capable
 from sparsegen.kernels.layouts.loads import ARRIVED_US, widest_vector
 from sparsegen.kernels.tensor_map import Swizzle, TensorMap
 from sparsegen.matrix.features import Features
@@ -170,7 +170,7 @@ class HaloConv(MaskedConvolution[HaloConvConfig]):
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
         p, c = problem, config
-        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield warpgroups_capable(device)
         yield Constraint(
             c.group_units * c.tile_n <= 256,
             f"a thread has at most 128 sums ({c.group_units} units of {c.tile_n} filters)",

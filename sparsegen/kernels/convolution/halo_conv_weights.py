@@ -20,7 +20,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.convolution.unit_lists import SEGMENT_WORDS
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import one_batch_element
-from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.limits import shared_memory_fits, warpgroups_capable
 from sparsegen.kernels.tensor_map import LARGEST_BOX_SIDE, LARGEST_STEP, Swizzle, TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dWeightsProblem
@@ -111,7 +111,7 @@ class HaloConvWeights(MaskedConvolutionWeights[HaloConvWeightsConfig]):
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
         p, c = problem, config
-        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield warpgroups_capable(device)
         yield Constraint(
             c.tap_rows == 1 or p.dilation.rows % p.stride.rows == 0,
             f"taps of a column ({c.tap_rows}) read rows of one box: the stride ({p.stride.rows}) divides the dilation "

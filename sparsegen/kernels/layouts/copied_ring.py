@@ -9,7 +9,7 @@ from enum import StrEnum
 from sparsegen.kernels.base import Constraint, Device
 from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.launch import Launch
-from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.limits import shared_memory_fits, warpgroups_capable
 
 THREADS = 384  # two consumer warpgroups, and a third one whose first warp is the producer
 TILE_M = 128  # rows of the result per thread block, 64 for each consumer warpgroup
@@ -68,7 +68,7 @@ def persistent_launch(tiles: int, cluster: int, device: Device) -> Launch:
 
 def ring_constraints(device: Device) -> Iterator[Constraint]:
     """Yields constraints: the device has warpgroups, and shared memory for the tiles in flight."""
-    yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+    yield warpgroups_capable(device)
     yield shared_memory_fits("tiles", SHARED_BYTES, device)
 
 

@@ -25,6 +25,11 @@ def capable(device: Device, first: tuple[int, int]) -> Constraint:
     )
 
 
+def warpgroups_capable(device: Device) -> Constraint:
+    """The device has the warpgroups of compute capability 9.x, which later ones lack."""
+    return Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+
+
 def whole_tiles(axis: str, warps: int, side: str, tile: int, unit: int, what: str) -> Constraint:
     """Warps along an axis share a tile's side evenly, in tiles of the instruction."""
     return Constraint(

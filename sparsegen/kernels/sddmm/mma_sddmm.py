@@ -20,6 +20,7 @@ from sparsegen.kernels.layouts.limits import (
     resident_blocks_fit,
     resident_clusters,
     shared_memory_fits,
+    warpgroups_capable,
 )
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores, threads_of
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -172,7 +173,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         problem: SddmmProblem, config: MmaSddmmConfig, device: Device
     ) -> Iterator[Constraint]:
         c = config
-        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield warpgroups_capable(device)
         yield Constraint(problem.dtype is DType.FLOAT32, "warpgroups multiply float32 here")
         yield Constraint(
             c.warps_m % 4 == 0 and c.tile_m == 16 * c.warps_m,
@@ -300,7 +301,7 @@ class MmaSddmm(SampledProduct[MmaSddmmConfig]):
         short, wide = 64 // itemsize, 128 // itemsize
         widths = (short,) if problem.k <= short else (wide, short)
         shapes = SHAPES
-        if problem.dtype is DType.FLOAT32 and device.compute_capability[0] == 9 and problem.k > short:
+        if problem.dtype is DType.FLOAT32 and warpgroups_capable(device).holds and problem.k > short:
             shapes = WARPGROUP_SHAPES + SHAPES
         configs = [
             replace(

@@ -11,7 +11,7 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.copied_ring import PIECE, SHARED_BYTES, persistent_launch
-from sparsegen.kernels.layouts.limits import shared_memory_fits
+from sparsegen.kernels.layouts.limits import shared_memory_fits, warpgroups_capable
 from sparsegen.kernels.layouts.padding import empty_as_padding, stored_values
 from sparsegen.kernels.packed import Packed, empty_as_one
 from sparsegen.kernels.spmm.bitmaps import ELEMENTS, TILE_K, TILE_M, bitmaps
@@ -97,7 +97,7 @@ class BitmapSpmm(Family[SpmmProblem, BitmapConfig]):
     def constraints(self, problem: SpmmProblem, config: BitmapConfig, device: Device) -> Iterator[Constraint]:
         yield from self.scope(problem)
         c = config
-        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield warpgroups_capable(device)
         yield shared_memory_fits("tiles", SHARED_BYTES, device)
         steps = ceil_div(problem.k, TILE_K)
         yield Constraint(

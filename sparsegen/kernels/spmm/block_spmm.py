@@ -9,7 +9,12 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Config, Value, tunable
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
-from sparsegen.kernels.layouts.limits import enough_registers, resident_blocks_fit, shared_memory_fits
+from sparsegen.kernels.layouts.limits import (
+    enough_registers,
+    resident_blocks_fit,
+    shared_memory_fits,
+    warpgroups_capable,
+)
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.spmm.block_tiles import BLOCK_NAMES, CHUNK, TILE_K, packed_blocks, whole_chunks
 from sparsegen.kernels.spmm.tensor_tiles import held_share, whole_tiles_requirement
@@ -89,7 +94,7 @@ class BlockSpmm(Family[SpmmProblem, BlockSpmmConfig]):
     ) -> Iterator[Constraint]:
         yield from self.scope(problem)
         c, threads = config, self._threads(config)
-        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield warpgroups_capable(device)
         yield enough_registers(c.tile_n // 2 + 40, threads * c.resident_blocks, at_a_time=8)
         shared = self._shared_bytes(problem, c)
         yield shared_memory_fits("tiles", shared, device)

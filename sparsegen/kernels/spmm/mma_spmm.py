@@ -12,7 +12,12 @@ from sparsegen.kernels.base import Constraint, Device, Family
 from sparsegen.kernels.config import Value
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.batches import batch_constants, batch_in_grid
-from sparsegen.kernels.layouts.limits import enough_registers, shared_memory_fits, tiles_in_grid
+from sparsegen.kernels.layouts.limits import (
+    enough_registers,
+    shared_memory_fits,
+    tiles_in_grid,
+    warpgroups_capable,
+)
 from sparsegen.kernels.layouts.loads import widest_vector
 from sparsegen.kernels.layouts.warp_tiles import on_tensor_cores
 from sparsegen.kernels.packed import Packed, empty_as_one
@@ -107,7 +112,7 @@ class MmaSpmm(Family[SpmmProblem, MmaSpmmConfig]):
         problem: SpmmProblem, config: MmaSpmmConfig, device: Device
     ) -> Iterator[Constraint]:
         c = config
-        yield Constraint(device.compute_capability[0] == 9, "warpgroups need compute capability 9.x")
+        yield warpgroups_capable(device)
         if problem.dtype is DType.FLOAT32:
             yield Constraint(c.storage == "tiles", "warpgroups multiply float32 of whole tiles")
             yield Constraint(
