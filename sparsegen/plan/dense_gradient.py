@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from sparsegen.dispatch.chosen import Choice
@@ -13,6 +13,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.operators import ImageLayout, MaskedConv2dWeightsProblem
 from sparsegen.plan.arrays import current_stream_of
+from sparsegen.plan.cudnn_search import CudnnSearch
 from sparsegen.plan.dead_pixels import VECTOR_BYTES, DeadPixels, bind_dead_pixels
 from sparsegen.plan.dense_launcher import DenseCallsWithMask
 from sparsegen.plan.executors import made_here, shared_executor
@@ -70,20 +71,14 @@ class DenseGradientLauncher(DenseCallsWithMask):
         problem = choice.problem
         assert isinstance(problem, MaskedConv2dWeightsProblem)
         self._problem, self._live = problem, LivePixels(problem, device)
+        self._search = CudnnSearch(self._torch)
 
     def _computed(self, operands: Mapping[str, Any], out: Any) -> Any:
         with self._fastest_algorithms():
             return self._problem.dense_result(self._torch, self._live, operands, out)
 
-    @contextmanager
-    def _fastest_algorithms(self) -> Iterator[None]:
-        """cuDNN searches, but in a graph that is captured, which a search would break off."""
-        c = self._torch._C  # what ``torch.backends.cudnn.benchmark`` reads and writes
-        if self.device.backend != "cuda" or c._get_cudnn_benchmark() or is_capturing():
-            yield
-            return
-        c._set_cudnn_benchmark(True)
-        try:
-            yield
-        finally:
-            c._set_cudnn_benchmark(False)
+    def _fastest_algorithms(self) -> AbstractContextManager[object]:
+        """A context in which cuDNN searches, but in a graph that is captured, which a search would break off."""
+        if self.device.backend != "cuda" or self._search.is_on() or is_capturing():
+            return nullcontext()
+        return self._search

@@ -21,29 +21,16 @@ from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.convolution.conv_problem import memory_format, zero_outside
 from sparsegen.integrations.torch.convolution.zeroed_pixels import zeroed, zeroed_copy
 from sparsegen.operators import MaskOf
+from sparsegen.plan.cudnn_search import CudnnSearch
 
-# What ``torch.backends.cudnn.benchmark`` reads and writes, as calls of C: every dense convolution takes them.
-_searches, _set_search = torch._C._get_cudnn_benchmark, torch._C._set_cudnn_benchmark
-
-
-class _Search:
-    """A context in which cuDNN searches."""
-
-    def __enter__(self) -> None:
-        _set_search(True)
-
-    def __exit__(self, *_: object) -> None:
-        _set_search(False)
-
-
-_SEARCH = _Search()
+_SEARCH = CudnnSearch(torch)
 
 
 def fastest_algorithms(x: Tensor) -> AbstractContextManager[object]:
     """A context in which convolutions of images search; nothing where PyTorch searches anyway, in a graph that is
     traced, or in one that is captured, which a search would break off.
     """
-    if is_compiling() or not x.is_cuda or _searches() or is_capturing(x):
+    if is_compiling() or not x.is_cuda or _SEARCH.is_on() or is_capturing(x):
         return nullcontext()
     return _SEARCH
 
