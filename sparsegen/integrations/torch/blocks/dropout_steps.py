@@ -131,9 +131,7 @@ class DenseStep(DropoutStep):
             made = self._launch(x, state).view(self._shape)
         else:
             made = self._launch(x.view(-1, self._shape[-1]), state).view(self._shape)
-        if not self._multiplies:
-            return linear(made, weight, bias)
-        return linear(x * made, weight, bias)
+        return linear(x * made if self._multiplies else made, weight, bias)
 
 
 class MaskedStep(DropoutStep):

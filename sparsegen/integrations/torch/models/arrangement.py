@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -108,6 +109,13 @@ class Arranger:
             if has_one_activation and all(forms.get(name, PLAIN).one_launch for name in names):
                 for number, layer in enumerate(layers):
                     layer.shares(SharedPart(together, number))
+
+
+def shape_of(layer: SparseLinear | DepthwiseConv2d) -> tuple[int, int]:
+    """Rows and columns of a layer's weight; of a depthwise one channels and taps."""
+    if isinstance(layer, DepthwiseConv2d):
+        return layer.out_channels, math.prod(layer.kernel_size)
+    return layer.pattern.shape
 
 
 def _is_taken(site: ActivationSite, layers: Mapping[str, SparseLinear | DepthwiseConv2d]) -> bool:

@@ -16,7 +16,7 @@ from sparsegen.dispatch.options import Dense
 from sparsegen.dispatch.pruned_times import LayerTime
 from sparsegen.errors import OperandError, PruningError
 from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
-from sparsegen.integrations.torch.models.arrangement import Arranger, Form, sites_in_sequences
+from sparsegen.integrations.torch.models.arrangement import Arranger, Form, shape_of, sites_in_sequences
 from sparsegen.integrations.torch.models.candidates import Candidates, kind_of
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.models.folding import folded
@@ -241,10 +241,9 @@ def _mask(module: nn.Conv2d, matrix: CsrMatrix) -> Tensor:
 
 
 def _size(layer: SparseLinear | DepthwiseConv2d) -> tuple[tuple[int, int], int]:
-    """Rows, columns and nonzeros of a layer's weight; a depthwise one keeps all, channels × taps."""
-    if isinstance(layer, DepthwiseConv2d):
-        return (layer.out_channels, layer.weight[0].numel()), layer.weight.numel()
-    return layer.pattern.shape, layer.pattern.nnz
+    """Shape and nonzeros of a layer's weight; a depthwise one keeps all."""
+    nnz = layer.weight.numel() if isinstance(layer, DepthwiseConv2d) else layer.pattern.nnz
+    return shape_of(layer), nnz
 
 
 def _together(layers: Mapping[str, SparseLinear | DepthwiseConv2d]) -> dict[str, tuple[str, ...]]:

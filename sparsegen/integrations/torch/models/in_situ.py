@@ -22,7 +22,7 @@ from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.calls.example_inputs import arguments_of
 from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
-from sparsegen.integrations.torch.models.arrangement import PLAIN, Arranger, Form
+from sparsegen.integrations.torch.models.arrangement import PLAIN, Arranger, Form, shape_of
 from sparsegen.integrations.torch.models.model_clock import (
     ROUNDS,
     Arrange,
@@ -324,20 +324,13 @@ def _groups(arranger: Arranger, tokens: Mapping[str, tuple[int, ...]]) -> list[t
             groups.setdefault(key, []).append(name)
 
     def work(names: Sequence[str]) -> int:
-        return sum(math.prod(_shape(sparse[n])) * max(1, sum(tokens[n])) for n in names)
+        return sum(math.prod(shape_of(sparse[n])) * max(1, sum(tokens[n])) for n in names)
 
     return sorted((tuple(names) for names in groups.values()), key=work, reverse=True)
 
 
-def _shape(layer: SparseLinear | DepthwiseConv2d) -> tuple[int, int]:
-    """Rows and columns of a layer's weight; of a depthwise one channels and taps."""
-    if isinstance(layer, DepthwiseConv2d):
-        return layer.out_channels, math.prod(layer.kernel_size)
-    return layer.pattern.shape
-
-
 def _likeness(layer: SparseLinear | DepthwiseConv2d) -> tuple[Any, ...]:
     if isinstance(layer, DepthwiseConv2d):
-        return _shape(layer), layer.stride, layer.dilation, layer.bias is None, layer.weight.dtype
+        return shape_of(layer), layer.stride, layer.dilation, layer.bias is None, layer.weight.dtype
     density = round((1 - layer.pattern.sparsity) / DENSITY_STEP)
     return layer.pattern.shape, density, layer.bias is None, layer.dtype
