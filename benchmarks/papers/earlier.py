@@ -12,9 +12,8 @@ from pathlib import Path
 
 from benchmarks.markdown import table, times
 from benchmarks.papers.bench_study import ratio
-from benchmarks.papers.reasons import BEHIND
 from benchmarks.papers.sparse_dnn import A100
-from benchmarks.papers.study import outcome
+from benchmarks.papers.study import BEHIND, outcome
 from benchmarks.study import geometric_mean, rows_of
 from sparsegen.bench.results import result_file
 from sparsegen.bench.results.results import TUNED, UNTUNED, Row

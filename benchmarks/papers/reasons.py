@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from benchmarks.papers.bench_study import ratio
+from benchmarks.papers.study import BEHIND, Document, Study
 from sparsegen.bench.results.results import TUNED, Row
 from sparsegen.bench.results.summary import geometric
 
-if TYPE_CHECKING:
-    from benchmarks.papers.study import Document, Study
-
-BEHIND = "**behind**"
 # A dense product of at most so many microseconds: an empty kernel measures 3.6 to 4.1 of them (docs/performance.md).
 LAUNCH_BOUND_US = 12.0
 ON_TILES = ("block_spmm", "tma_block_spmm", "bitmap_spmm", "mma_spmm", "mma_sddmm")

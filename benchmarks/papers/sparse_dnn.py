@@ -28,15 +28,14 @@ from benchmarks.papers.study import Claim, Document, Point, Row, Setting, Study,
 from benchmarks.study import WrongResultError, torch_place
 from sparsegen import SparseNetwork
 from sparsegen.backends import find_devices
+from sparsegen.bench.run.rows import turn
 from sparsegen.kernels.base import Device
-from sparsegen.measure.device_turn import device_turn
 from sparsegen.networks.model.inputs import BitInputs
 from sparsegen.networks.model.network import Network
 from sparsegen.networks.model.radixnet import CONFIGURATIONS, FAN_IN, radixnet
 from sparsegen.networks.run.dealing import DeviceGroup
 from sparsegen.networks.run.placement import Placement
 from sparsegen.operators.sparse_network import Readout
-from sparsegen.settings import Settings
 from sparsegen.system.numpy_types import Array
 
 IMAGES, CALLS = 60000, 5
@@ -307,7 +306,7 @@ def median_seconds(call: Callable[[], Any], devices: Sequence[Device]) -> float:
     taken = []
     with contextlib.ExitStack() as turns:
         for device in sorted(devices, key=lambda one: one.uuid or ""):  # all processes wait in one order
-            turns.enter_context(device_turn(device, Settings.from_environment().cache / "locks"))
+            turns.enter_context(turn(device))
         for _ in range(CALLS):
             began = time.perf_counter()
             call()

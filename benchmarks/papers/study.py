@@ -31,6 +31,7 @@ BROKEN_OFF = "the process ended before it was measured"
 TURNS = "papers_turns"  # the raw file of how long studies took
 CPU = "cpu"  # PyTorch on the host; nothing of ours runs
 ALL, PARTS = "all", ("untimed", "timed")  # of a study's points
+BEHIND = "**behind**"  # what `outcome` says of a ratio
 EQUAL = 0.05  # by how much a ratio may differ from 1 and still be called equal
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -427,7 +428,7 @@ def outcome(ratio: float | None) -> str:
         return "not measured yet"
     if abs(ratio - 1) <= EQUAL:
         return "equal"
-    return "ahead" if ratio > 1 else "**behind**"
+    return "ahead" if ratio > 1 else BEHIND
 
 
 def ahead_from(ratios: Mapping[float, float | None]) -> float | None:
