@@ -17,6 +17,7 @@ from sparsegen.integrations.torch.calls.devices import DTYPES
 from sparsegen.integrations.torch.calls.layer_weights import conv_options, keep_hooks, own_parameters
 from sparsegen.integrations.torch.calls.prepared import is_capturing
 from sparsegen.integrations.torch.calls.reach import padding_in_numbers, reach_of
+from sparsegen.integrations.torch.calls.replacement import Replacement
 from sparsegen.integrations.torch.calls.tensor_checks import require_tensors
 from sparsegen.integrations.torch.convolution.masked_conv import masked_conv2d
 from sparsegen.integrations.torch.convolution.packed_masks import PackedMask
@@ -41,7 +42,7 @@ def is_depthwise(module: nn.Module) -> TypeGuard[nn.Conv2d]:
     return fits and module.padding_mode == "zeros" and module.weight.dtype in DTYPES
 
 
-class DepthwiseConv2d(nn.Conv2d):
+class DepthwiseConv2d(nn.Conv2d, Replacement):
     """A depthwise `torch.nn.Conv2d` for inference: one launch, with its bias and a ReLU; see `masked_conv2d`.
 
     `convert` makes it. Where gradients are wanted, under autocast and of any number of images but one PyTorch's
@@ -52,6 +53,7 @@ class DepthwiseConv2d(nn.Conv2d):
     """
 
     activation: Activation = Activation.NONE
+    run_dense: Dense = Dense.NEVER
 
     @classmethod
     def from_dense(cls, layer: nn.Conv2d) -> DepthwiseConv2d:
@@ -78,8 +80,17 @@ class DepthwiseConv2d(nn.Conv2d):
         keep_hooks(layer, made)
         return made.train(layer.training)
 
+    def size(self) -> tuple[tuple[int, int], int]:
+        """Channels and taps, and their product."""
+        taps = self.kernel_size[0] * self.kernel_size[1]
+        return (self.out_channels, taps), self.weight.numel()
+
+    def likeness(self) -> tuple[object, ...]:
+        """See `Replacement`."""
+        return self.size(), self.stride, self.dilation, self.bias is None, self.weight.dtype
+
     def takes(self, activation: Activation) -> bool:
-        """True if an activation may be part of the layer."""
+        """True of none, and of a ReLU behind a bias."""
         return activation is Activation.NONE or (activation is Activation.RELU and self.bias is not None)
 
     def forward(self, x: Tensor) -> Tensor:
