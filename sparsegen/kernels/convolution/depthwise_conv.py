@@ -86,8 +86,8 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         )
         of_image = p.channels * max(p.height * p.width, p.out_height * p.out_width)
         yield Constraint(
-            max(of_image, units_of(p) * p.channels) < LARGEST_COORDINATE,
-            "elements of an image, and units of all planes, are counted with 31 bits",
+            max(of_image, units_of(p) * p.channels, p.channels * p.taps) < LARGEST_COORDINATE,
+            "elements of an image, units of all planes, and weights are counted with 31 bits",
         )
 
     def constraints(
@@ -121,16 +121,6 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         threads = self._threads(p, c)
         yield Constraint(threads < LARGEST_COORDINATE, f"threads ({threads}) are counted with 31 bits")
         yield enough_registers(_registers(p, c), c.threads, at_a_time=8)
-
-    def requirements(
-        self, problem: MaskedConv2dProblem, features: Features, config: DepthwiseConvConfig
-    ) -> Iterator[Constraint]:
-        """One image. A run of 8 images of 112 × 112 × 64 with stride 2 ended in an illegal access on an H200, twice; no
-        sanitizer finds one on the emulator, and why is not known.
-        """
-        yield Constraint(
-            problem.batch == 1, f"one image: no GPU has shown several to be right ({problem.batch} images)"
-        )
 
     def is_worth_trying(
         self, problem: MaskedConv2dProblem, config: DepthwiseConvConfig, device: Device

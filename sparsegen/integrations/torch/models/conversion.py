@@ -158,7 +158,7 @@ def convert(
                 places = SparsePattern(matrix, run_dense=policy, db=db)
                 ready[name] = _on_pattern(module, places, torch.tensor(matrix.values), rounding)
         for name, module in candidates.depthwise.items():
-            ready[name] = DepthwiseConv2d.from_dense(module)
+            ready[name] = DepthwiseConv2d.from_dense(module, run_dense=policy)
         undone.pop_all()
     dense_layers = {**candidates.layers, **candidates.depthwise}
     found = None
