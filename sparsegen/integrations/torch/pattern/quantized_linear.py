@@ -71,8 +71,8 @@ class QuantizedLinear(SparseLinear):
     scales: Tensor
     zero_points: Tensor | None
     code_format: Tensor
+    rounding: Quantization
     expands: bool = False
-    rounding_error: float | None = None
 
     def __init__(
         self,
