@@ -23,14 +23,15 @@ from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.system.compared import Compared
 from sparsegen.system.device_memory import Buffer, PlainDevice
 from sparsegen.system.numpy_types import Array
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Device(Compared):
     """A device as families and dispatch see it; ``key`` identifies it in the database.
 
     ``index`` is the ordinal in this process; ``uuid`` names a GPU to all users and containers of its machine, and is

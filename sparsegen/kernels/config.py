@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from sparsegen.errors import ConfigError
+from sparsegen.system.compared import Compared
 
 Value = int | bool | str
 Key = tuple[str, tuple[tuple[str, Value], ...]]
@@ -46,8 +47,8 @@ def tunable(
     return field(default=default, metadata=metadata)
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, eq=False, repr=False)
+class Config(Compared):
     """One point of a family's tuning space; a subclass declares the tunables as its fields.
 
     There is no config with a value outside its choices, so that nothing that a database or a file holds reaches a
@@ -148,7 +149,7 @@ class Config:
         return f"{self.family_name} {self.settings}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class UnknownConfig(Config):
     """A config of another version, from a database or a file, that no installed family declares: it can be shown, not
     run.

@@ -11,9 +11,10 @@ from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators.base.dtype import DType
 from sparsegen.operators.base.fields import Field, Parameter, fields_of
+from sparsegen.system.compared import Compared
 
 
-class ProblemFields(ABC):
+class ProblemFields(Compared, ABC):
     """Common behaviour that follows from a problem's declared fields; see `Problem`, which adds what is computed.
 
     Raises:
