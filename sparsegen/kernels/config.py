@@ -83,15 +83,16 @@ class Config(Compared):
         Raises:
             ConfigError: an unknown name, or a value that is none of the choices.
         """
-        known = {t.name: t for t in cls.tunables()}
+        known, allowed = {t.name: t for t in cls.tunables()}, dict(_allowed(cast(Any, cls)))
         chosen: dict[str, Value] = {}
         for name, value in values.items():
             if name not in known:
                 raise ConfigError(f"{cls.declared_by} has no tunable {name!r}; it has {', '.join(known)}")
             choices = known[name].choices
-            match = [c for c in choices if type(c) is type(value) and c == value] or [
-                c for c in choices if str(c).lower() == str(value).lower()
-            ]
+            if isinstance(value, int | str) and (value.__class__, value) in allowed[name]:
+                chosen[name] = value
+                continue
+            match = [c for c in choices if str(c).lower() == str(value).lower()]
             if not match:
                 raise cls._none_of(name, value)
             chosen[name] = match[0]
