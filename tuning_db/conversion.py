@@ -131,7 +131,8 @@ def matrix_columns(workload: Workload) -> Columns:
     return {"fingerprint": workload.fingerprint} | workload.features.stored()
 
 
-def problem_columns(problem: Problem) -> Columns:
+@lru_cache(maxsize=4096)  # each record of a problem is found by these
+def problem_columns(problem: Problem) -> Mapping[str, str]:
     fields = canonical(problem.distinct())
     digest = problem_digest(problem.operator, fields)
     return {"operator": problem.operator, "fields": fields, "digest": digest}
