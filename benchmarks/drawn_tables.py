@@ -129,24 +129,38 @@ def _mean_and_worst(rows: Iterable[Times], ratio: Callable[[Times], float | None
     return f"{geometric(found).value:.3f} ({max(found):.2f})" if found else NONE
 
 
-def newest(files: Sequence[Results]) -> str:
-    """A line for each operator: of its seeds, those measured last that have `LEAST` rows together, or all."""
+def newest(files: Sequence[Results]) -> Mapping[str, Sequence[Row]]:
+    """Rows of each operator: of its seeds, those measured last that have `LEAST` rows together, or all."""
     suites: dict[str, dict[str, list[Row]]] = {}
     for row in (row for results in files for row in results.rows):
         suites.setdefault(row.problem.operator, {}).setdefault(row.suite, []).append(row)
-    lines = []
+    found: dict[str, list[Row]] = {}
     for operator, of_suites in sorted(suites.items()):
+        own = found.setdefault(operator, [])
         last = sorted(
-            of_suites, key=lambda suite: max(str(row.measured) for row in of_suites[suite]), reverse=True
+            of_suites.values(), key=lambda rows: max(str(row.measured) for row in rows), reverse=True
         )
-        own, seeds = list[Times](), list[str]()
-        for suite in last:
+        for rows in last:
             if len(own) < LEAST:
-                own += map(Times.of, of_suites[suite])
-                seeds.append(suite.rpartition("-")[2])
+                own += rows
+    return found
+
+
+def by_operator(files: Sequence[Results]) -> str:
+    """A line for each operator, of its newest rows."""
+    lines = []
+    for operator, rows in newest(files).items():
+        seeds = dict.fromkeys(row.suite.rpartition("-")[2] for row in rows)
+        own = [*map(Times.of, rows)]
         cells = [_mean_and_worst(own, ratio) for ratio in RATIOS.values()]
         lines.append([f"`{operator}`, {', '.join(seeds)}", len(own), *cells])
     return table(["geometric mean (worst) of ratios of times, seeds", "rows", *RATIOS], lines)
+
+
+def origin_of_newest(files: Sequence[Results]) -> str:
+    """Where the newest rows come from."""
+    suites = {row.suite for rows in newest(files).values() for row in rows}
+    return origin([results for results in files if any(row.suite in suites for row in results.rows)])
 
 
 def goals(files: Sequence[Results]) -> str:
@@ -187,7 +201,7 @@ def drawn(folders: Iterable[Path]) -> str:
     devices = [files for folder in folders if (files := read(folder, KIND))]
     if not devices:
         return f"Not measured yet: there is no `{KIND}_*.json.xz` (benchmarks/README.md)."
-    return "\n\n".join(newest(files) + origin(files) for files in devices)
+    return "\n\n".join(by_operator(files) + origin_of_newest(files) for files in devices)
 
 
 @click.command()

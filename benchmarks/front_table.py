@@ -151,13 +151,10 @@ DRAWN: Mapping[str, str] = {
 
 
 def drawn(folders: Iterable[Path]) -> str:
-    """Table of drawn rows, all types of an operator together, and where its figures come from."""
+    """Table of the newest drawn rows, all types of an operator together, and where its figures come from."""
     devices = [files for folder in folders if (files := read(folder, drawn_tables.KIND))]
-    rows: dict[str, list[Row]] = {}
-    for row in (row for files in devices for results in files for row in results.rows):
-        rows.setdefault(row.operator, []).append(row)
     lines = []
-    for operator, own in rows.items():
+    for operator, own in (each for files in devices for each in drawn_tables.newest(files).items()):
         tuned = Gains.of(own, lambda times: times.ours, {}, drawn_tables.also_counts)
         called = Gains.of(own, lambda times: times.graph, {}, drawn_tables.also_counts)
         if tuned is not None:
@@ -166,7 +163,7 @@ def drawn(folders: Iterable[Path]) -> str:
             lines.append((tuned.mean, [DRAWN.get(operator, f"`{operator}`"), *ratios, untuned, fastest]))
     lines.sort(key=lambda line: -line[0])
     head = [*HEAD[:-1], "nothing tuned, in a graph", HEAD[-1]]
-    measured = "".join(drawn_tables.origin(files) for files in devices)
+    measured = "".join(map(drawn_tables.origin_of_newest, devices))
     return table(head, [cells for _, cells in lines]) + measured
 
 
