@@ -279,6 +279,7 @@ def test_who_runs_is_decided_in_one_place() -> None:
         "dispatch.choice",  # variants
         "dispatch.dense_or_sparse",
         "dispatch.dense_time",  # layouts of a dense product
+        "dispatch.padded_dense",  # its operands as they are, and padded copies
         "dispatch.pruned_times",  # sums of the times of what runs
         "dispatch.untried",  # families
         "integrations.torch.calls.copied_operands",  # memory orders, and channels

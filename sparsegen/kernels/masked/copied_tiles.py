@@ -311,7 +311,11 @@ class CopiedTiles(Family[P, C]):
         counts = Counts(*(parts * count for count in counts))
         steps = ceil_div(self._steps(problem), parts)
         us = sampled_us(timed, steps, config.tile_n, narrow, counts, halves=halves)
-        return us if parts == 1 else us + parts_us(device, min(TILE_M, side.rows) * config.tile_n, parts)
+        return (
+            us
+            if parts == 1
+            else us + parts_us(device, min(TILE_M, round_up(side.rows, PIECE)) * config.tile_n, parts)
+        )
 
     def _walked_us(self, problem: P, config: C, device: Device) -> float:
         tiles = self._timed(problem, config, device)

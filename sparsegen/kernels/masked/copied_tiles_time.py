@@ -212,6 +212,10 @@ def sums_us(device: Device, columns: int, rounds: float) -> float:
 
 
 def parts_us(device: Device, sums: int, parts: int) -> float:
-    """Microseconds in which a block writes its part of a tile of so many sums, and the last one adds up all parts."""
+    """Microseconds in which a block writes its part of a tile's sums, and the last one adds up all parts.
+
+    Args:
+        sums: of a tile.
+    """
     cycles = sums * DType.FLOAT32.itemsize * (1 / WRITTEN + parts / ADDED)
     return cycles / device.expected_rates.clock_mhz

@@ -82,8 +82,8 @@ class QuantizedCsrSpmm(Family[QuantizedSpmmProblem, QuantizedCsrConfig]):
     def is_worth_trying(
         self, problem: QuantizedSpmmProblem, config: QuantizedCsrConfig, device: Device
     ) -> bool:
-        """True for the narrowest indices and tiles less than twice as wide as C; of a column-major B few lanes, of
-        which each reads lines of its own.
+        """True for the narrowest indices, tiles less than twice as wide as C, and few lanes beside a column-major B:
+        each lane reads lines of its own.
         """
         c = config
         return (
