@@ -6,6 +6,7 @@ refused, and none is lost in silence.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -152,7 +153,7 @@ class Insertion:
     def _variant(self, variant: Variant) -> dict[str, int]:
         return {"variant_id": self._id_of(VariantRow, conversion.variant_columns(variant))}
 
-    def _id_of(self, row: type[Reference], columns: dict[str, Any]) -> int:
+    def _id_of(self, row: type[Reference], columns: Mapping[str, Any]) -> int:
         """The id of the row with these columns, inserted when it is not there."""
         statements = _statements(row)
         key = {name: columns[name] for name in statements.key}
