@@ -177,3 +177,15 @@ def test_long_streams_go_round_their_rings(
     assert np.diff(packed.arrays["starts"]).max() * 16 > 3 * config.ring_rows
     variant = Variant(FAMILY, config, kind, (), source)
     run_and_compare(variant, kernel, problem, matrix, packed, where="long streams")
+
+
+@pytest.mark.parametrize("columns", [333, 334, 332])
+def test_columns_of_b_may_begin_anywhere(columns: int, emulator_toolchain: EmulatorToolchain) -> None:
+    """Elements, or copies of 4 or 8 bytes, as far as k is a multiple of them; the last ones of a column are zeros."""
+    matrix = uniform_rows(70, columns, 100, 0)
+    kind = Kind.spmm(3, DType.BFLOAT16, Layout.COLUMN, Epilogue.NONE)
+    problem, config = kind.problem(matrix), LaneStreamConfig(blocks=8, warps_m=1, warps_k=2)
+    source = render(FAMILY, problem, config)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    variant, packed = Variant(FAMILY, config, kind, (), source), FAMILY.pack(problem, config, matrix)
+    run_and_compare(variant, kernel, problem, matrix, packed, where=f"{columns} columns")

@@ -129,3 +129,18 @@ def test_long_streams_go_round_their_rings(
     run_and_compare(
         Variant(FAMILY, config, of_problem, (), source), kernel, problem, matrix, packed, where="long streams"
     )
+
+
+@pytest.mark.parametrize("columns", [333, 334, 332])
+def test_columns_of_b_may_begin_anywhere(columns: int, emulator_toolchain: EmulatorToolchain) -> None:
+    """Elements, or copies of 4 or 8 bytes, as far as k is a multiple of them; the last ones of a column are zeros."""
+    rng = np.random.default_rng(1)
+    codes = ValueType.INT8.rounded(rng.uniform(-127, 127, (70, columns)))
+    matrix = csr(np.where(rng.random(codes.shape) < 0.3, codes, np.float32(0)))
+    traits = {"dtype": DType.FLOAT16, "layout": Layout.COLUMN, "value_type": ValueType.INT8}
+    of_problem = Kind(QuantizedSpmmProblem, (("n", 3),), tuple(traits.items()))
+    problem, config = of_problem.problem(matrix), QuantizedStreamConfig(blocks=8, warps_m=1, warps_k=2)
+    source = render(FAMILY, problem, config)
+    kernel = emulator_toolchain.compile_sanitized(FAMILY.name, FAMILY.entry, source)
+    variant, packed = Variant(FAMILY, config, of_problem, (), source), FAMILY.pack(problem, config, matrix)
+    run_and_compare(variant, kernel, problem, matrix, packed, where=f"{columns} columns")

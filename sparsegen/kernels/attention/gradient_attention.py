@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 from sparsegen.kernels.attention.block_attention import in_chunks, option_constants
 from sparsegen.kernels.base import Constraint
 from sparsegen.kernels.config import Value
 from sparsegen.matrix.live_blocks import any_live
 from sparsegen.operators import BlockAttentionBackwardProblem, TokenOrder
 from sparsegen.operators.attention.span import Band
-from sparsegen.system.integers import round_up
+from sparsegen.system.integers import ceil_div, round_up
 
 TILE = 128  # keys or queries of a tile
 STEP = 64  # queries or keys of a stage
 COUNTER_BYTES = 64
+UNEVEN = 2.2  # standard deviations by which the longest tile has more steps than the mean
+FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
 
 
 def whole_pieces(problem: BlockAttentionBackwardProblem) -> Constraint:
@@ -64,3 +69,45 @@ def computed_places(problem: BlockAttentionBackwardProblem, tile: int) -> float:
         found = any_live(share, blocks) / share
     wide = Band(band.least - tile + 1, band.most + STEP - 1, round_up(band.sinks, tile))
     return found * wide.places(*sizes) / max(1, band.places(*sizes))
+
+
+class Longest(NamedTuple):
+    """Expected steps of the longest tile of keys and of queries, and the shortest tile's share of the mean."""
+
+    of_keys: float
+    of_queries: float
+    least: float
+
+
+def longest_tiles(problem: BlockAttentionBackwardProblem, tile: int) -> Longest:
+    """The longest tiles of ``tile`` keys or queries, whose blocks are each live by themselves."""
+    band, group = problem.band, problem.group
+    wide = band.most - band.least + tile  # queries that keys of a tile see, and keys that its queries see
+    queries = problem.queries if band.sinks else min(problem.queries, wide)
+    keys = min(problem.keys, wide + round_up(band.sinks, STEP))
+    if not problem.has_mask:
+        least = 0.0 if wide > problem.queries and band.most < problem.queries else 1.0
+        return Longest(group * ceil_div(queries, STEP), ceil_div(keys, STEP), least)
+    block, share = problem.block, problem.density.share
+
+    def steps(size: int, along: int, across: int, heads: int) -> tuple[float, float]:
+        """The most steps, and the least over the mean, of tiles that meet blocks of ``along``."""
+        blocks = heads * ceil_div(size, along)
+        found = any_live(share, max(1, tile // across))
+        mean, deviation = blocks * found, math.sqrt(blocks * found * (1 - found))
+        most = min(blocks, mean + UNEVEN * deviation)
+        return most * along / STEP, max(0.0, 1 - UNEVEN * deviation / mean)
+
+    of_keys, least = steps(queries, block.rows, block.columns, group)
+    return Longest(of_keys, steps(keys, block.columns, block.rows, 1)[0], least)
+
+
+def uneven_rounds(rounds: float, least: float) -> float:
+    """How much longer tiles take than on as many multiprocessors as they would fill, in so many rounds.
+
+    Args:
+        least: the shortest tile's share of the mean: the last round has the shortest ones.
+    """
+    if rounds < 1:
+        return 1 / rounds
+    return 1 + (math.ceil(rounds) - rounds) * least / rounds if rounds < FEW_ROUNDS else 1.0

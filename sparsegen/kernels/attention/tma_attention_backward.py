@@ -23,6 +23,8 @@ from sparsegen.kernels.attention.gradient_attention import (
     computed_places,
     gradient_constants,
     gradient_scratch,
+    longest_tiles,
+    uneven_rounds,
     whole_pieces,
 )
 from sparsegen.kernels.base import Constraint, Device
@@ -41,14 +43,14 @@ NARROWER_VALUES = (192, 128)  # columns of Q and K, and of V, in whole chunks, w
 STEPS_AHEAD = {64: 4, 128: 3, 192: 3, 256: 2}  # pairs of stages, by the columns of a row
 NOTES_BYTES = 128  # of a ring: barriers, and what the producer says of a tile
 PAIR_NOTES_BYTES = 576  # of a pair of stages: barriers, values of rows, and what the producer says of them
-FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
-REACHED = {(1, 64): 0.48, (1, 128): 0.64, (2, 64): 0.45, (2, 128): 0.73}  # fraction of the tensor cores' rate
+REACHED = {(1, 64): 0.63, (1, 128): 0.82, (2, 64): 0.58, (2, 128): 0.91}  # fraction of the tensor cores' rate
 # Shares of that rate, in tiles of one warpgroup.
 OF_SINGLE = {(1, 64): 0.78, (1, 128): 0.61, (2, 64): 1.0, (2, 128): 0.81}
 PRODUCTS = {1: 5, 2: 7}  # products for each live place
-OF_KEYS = {1: 5, 2: 4}  # of them in tiles of keys
 WIDE_PRODUCTS = 11  # where both warpgroups compute the scores of the same rows
 START_US, TILE_US = 10.0, 3.0
+# Microseconds of a step whose multiprocessor has no other tile: of keys in so many passes, and of queries.
+STEP_US, ROW_STEP_US = {1: 3.1, 2: 1.8}, 1.4
 SHORT_WINDOW = 4 * TILE  # keys of a window, of which tiles of half as many keys compute fewer dead places
 
 
@@ -187,11 +189,12 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         self, problem: BlockAttentionBackwardProblem, features: Features, device: Device
     ) -> list[TmaAttentionBackwardConfig]:
         """One pass and two, as far as sums fit registers and tiles shared memory; for blocks of fewer keys than a tile
-        has, and for short windows, tiles of one warpgroup too: the fastest one first.
+        has, for short windows, and where there are few tiles, those of one warpgroup too: the fastest one first.
         """
         is_narrow = in_chunks(problem.head_dim) <= NARROW
         has_small = problem.has_mask and problem.block.columns < TILE
-        is_small = is_narrow and (has_small or 0 < problem.span.window <= SHORT_WINDOW)
+        are_few = self._tiles(problem, self.config_type())[0] <= device.multiprocessors
+        is_small = is_narrow and (has_small or are_few or 0 < problem.span.window <= SHORT_WINDOW)
         forms = [
             self.config_type(passes=passes, warpgroups=warpgroups)
             for warpgroups in (("together", "single") if is_small else ("together",))
@@ -208,6 +211,7 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         config: TmaAttentionBackwardConfig,
         device: Device,
     ) -> float:
+        """Microseconds of all products at their rate, or of the longest tile's steps, one behind the other."""
         rates, passes = device.expected_rates, config.passes
         cost, tiles = problem.cost(0), sum(self._tiles(problem, config))
         columns = in_chunks(problem.head_dim)
@@ -218,14 +222,17 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         computed = PRODUCTS[passes] if columns <= NARROW else WIDE_PRODUCTS
         products = cost.flop / 2 / PRODUCTS[1] * computed * columns / problem.head_dim
         products *= computed_places(problem, tile)
-        rounds = max(1.0, tiles / device.multiprocessors)
-        products *= ceil_div(tiles, device.multiprocessors) / rounds if rounds < FEW_ROUNDS else 1.0
-        if problem.band.sinks > 0:  # one tile's keys are seen by all queries
-            longest = problem.group * problem.queries * tile * columns * OF_KEYS[passes]
-            products = max(products, longest * device.multiprocessors)
+        rounds, longest = tiles / device.multiprocessors, longest_tiles(problem, tile)
+        rings = 2 if config.warpgroups == "single" else 1
+        spread_us = products / rate * uneven_rounds(rounds, longest.least)
+        steps_us = STEP_US[passes] * longest.of_keys
+        if passes == 2:
+            steps_us = max(steps_us, ROW_STEP_US * longest.of_queries)
         sums = 4 * problem.batch * problem.heads * problem.queries * columns if passes == 1 else 0
         moved = (cost.bytes + 2 * sums) / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + moved + rounds * TILE_US + products / rate
+        return (
+            rates.launch_us + START_US + moved + max(1.0, rounds / rings) * TILE_US + max(spread_us, steps_us)
+        )
 
     @staticmethod
     def _tiles(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> tuple[int, int]:

@@ -28,11 +28,11 @@ STEP = ROW_BYTES // 2  # elements of the contraction in a stage
 MOST_STAGES = 6
 STAGE_BYTES = 208 << 10  # of all stages, at most
 BARRIER_BYTES = 16 * MOST_STAGES
-# Estimates: microseconds until a tile's first products; bytes that a multiprocessor takes in from the L2 in a cycle;
-# and cycles of shared memory in which a warp loads a fragment.
+# Fitted on an H200 to eleven times of two problems: microseconds until a tile's first products; bytes that a
+# multiprocessor asks the L2 for in a cycle; and cycles of shared memory in which a warp loads a fragment.
 START_US = 3.0
-LOADED_PER_CYCLE = 34.0
-FRAGMENT_CYCLES = 4.0
+LOADED_PER_CYCLE = 27.0
+FRAGMENT_CYCLES = 5.0
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,10 @@ class TmaBlockSdd(Family[SddProblem, TmaBlockSddConfig]):
     def heuristic(self, problem: SddProblem, features: Features, device: Device) -> TmaBlockSddConfig:
         """Returns the tiles with the least expected time; of those that are expected to take as long, the largest."""
         some = [
-            self.config_type(tile_m=tile_m, tile_n=tile_n)
+            self.config_type(tile_m=tile_m, tile_n=tile_n, cluster=cluster)
             for tile_m in (256, 128, 64)
             for tile_n in (512, 256, 128)
+            for cluster in (1, 2)
         ]
         return self.fastest(problem, features, some, device)
 
@@ -143,15 +144,19 @@ class TmaBlockSdd(Family[SddProblem, TmaBlockSddConfig]):
     ) -> float:
         """Waves of tiles, each as long as its loads or as the fragments of its live blocks."""
         c, rates, side, share = config, device.expected_rates, Side.of(problem), problem.density.share
-        strips, in_strip = self._blocks(side, c)
-        blocks: int = strips * in_strip
+        strips = min(self._blocks(side, c)[0], side.mask_rows)
+        of_row = ceil_div(side.columns, side.inner_block)
+        in_strip = of_row / ceil_div(
+            of_row, self._blocks(side, c)[1]
+        )  # on average: the last tile may be narrow
+        blocks = strips * in_strip
         units = (side.row_block // UNIT) * (side.inner_block // UNIT)
         live = share * blocks
         most = live + 2 * math.sqrt(live * (1 - share))
         walks = max(1, math.ceil(most * units / (WARPS * UNITS)))
-        rows = c.tile_m * any_live(share, in_strip)
-        columns = c.tile_n * any_live(share, blocks * PIECE / c.tile_n)
-        stage = walks * (rows + columns) * ROW_BYTES  # bytes
+        rows = strips * side.row_block * any_live(share, in_strip)
+        columns = in_strip * side.inner_block * any_live(share, strips * c.cluster * PIECE / side.inner_block)
+        stage = walks * (rows + columns / c.cluster) * ROW_BYTES  # bytes that a block asks for
         fragments = most * (side.row_block + side.inner_block) / UNIT * (STEP // UNIT)
         cycles = max(stage / LOADED_PER_CYCLE, stage / ROW_BYTES + fragments * FRAGMENT_CYCLES)
         rounds = ceil_div(self._tiles(problem, c) * problem.batch, device.multiprocessors)

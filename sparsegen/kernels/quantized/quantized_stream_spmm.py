@@ -172,7 +172,7 @@ class QuantizedStreamSpmm(Family[QuantizedSpmmProblem, QuantizedStreamConfig]):
             "unit_bits": unit_of(problem).bits,
             "group_columns": 0 if by_row else problem.scale_group.size(problem.k),
             "column_tiles": _column_tiles(problem),
-            "aligned_b": problem.k % 8 == 0,
+            "whole_b": math.gcd(problem.k, 8),
         }
 
     def pack(

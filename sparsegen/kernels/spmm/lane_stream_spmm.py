@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -155,7 +156,7 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             "dtype": problem.dtype.value,
             "epilogue": problem.epilogue.value,
             "column_tiles": _column_tiles(problem),
-            "aligned_b": problem.k % 8 == 0,
+            "whole_b": math.gcd(problem.k, 8),
         }
 
     def pack(self, problem: SpmmProblem, config: LaneStreamConfig, matrix: CsrMatrix) -> Packed[Array]:
