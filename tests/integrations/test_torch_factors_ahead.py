@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from sparsegen.integrations.torch import DropoutLinear  # noqa: E402
 from sparsegen.integrations.torch.blocks import dropout_steps, factors_ahead, mask_states  # noqa: E402
-from sparsegen.integrations.torch.blocks.factors_ahead import MOST_BYTES, MOST_STEPS, FactorsAhead  # noqa: E402
+from sparsegen.integrations.torch.blocks.factors_ahead import MOST_STEPS, FactorsAhead  # noqa: E402
 from sparsegen.integrations.torch.blocks.mask_launches import launch_factors  # noqa: E402
 from sparsegen.integrations.torch.calls.devices import kernel_device  # noqa: E402
 
@@ -81,11 +81,16 @@ def test_another_stream_has_its_own(launches: list[int]) -> None:
     assert drawn == [7]
 
 
-def test_large_tensors_are_drawn_one_by_one(launches: list[int]) -> None:
-    ahead = ahead_of(torch.ones(1024, 1 + MOST_BYTES // 4096))
-    for step in (100, 104, 108):
-        ahead((SEED, step))
-    assert launches == [1, 1, 1]
+def test_the_larger_the_fewer_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch, launches: list[int]) -> None:
+    monkeypatch.setattr(factors_ahead, "BYTES", 64 * 64 * 4 * 4 * 4)
+    found = {}
+    for rows in (4, 16, 64, 128, 512):
+        launches.clear()
+        ahead = ahead_of(torch.ones(rows, 64))
+        for step in range(100, 180, 4):
+            ahead((SEED, step))
+        found[rows] = launches[2:4]
+    assert found == {4: [16, 16], 16: [8, 8], 64: [4, 4], 128: [2, 2], 512: [1, 1]}
 
 
 def test_a_layer_s_masks_are_those_of_its_first_call(
