@@ -167,7 +167,7 @@ class Insertion:
             self._ids[cached] = found
         return self._ids[cached]
 
-    def _insert_new(self, row: type[AnyRow], columns: dict[str, Any]) -> bool:
+    def _insert_new(self, row: type[AnyRow], columns: Mapping[str, Any]) -> bool:
         """Insert, unless a row with the same natural key is there."""
         connection, statements = self._connection, _statements(row)
         key = {name: columns[name] for name in statements.key}
