@@ -6,7 +6,6 @@ refused, and none is lost in silence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -144,7 +143,7 @@ class Insertion:
     def _workload(self, workload: Workload, device: Device) -> dict[str, int]:
         return self._device(device) | {
             "matrix_id": self._id_of(MatrixRow, conversion.matrix_columns(workload)),
-            "problem_id": self._id_of(ProblemRow, conversion.problem_columns(workload.problem)),
+            "problem_id": self._id_of(ProblemRow, dict(conversion.problem_columns(workload.problem))),
         }
 
     def _device(self, device: Device) -> dict[str, int]:
@@ -153,7 +152,7 @@ class Insertion:
     def _variant(self, variant: Variant) -> dict[str, int]:
         return {"variant_id": self._id_of(VariantRow, conversion.variant_columns(variant))}
 
-    def _id_of(self, row: type[Reference], columns: Mapping[str, Any]) -> int:
+    def _id_of(self, row: type[Reference], columns: dict[str, Any]) -> int:
         """The id of the row with these columns, inserted when it is not there."""
         statements = _statements(row)
         key = {name: columns[name] for name in statements.key}
@@ -167,7 +166,7 @@ class Insertion:
             self._ids[cached] = found
         return self._ids[cached]
 
-    def _insert_new(self, row: type[AnyRow], columns: Mapping[str, Any]) -> bool:
+    def _insert_new(self, row: type[AnyRow], columns: dict[str, Any]) -> bool:
         """Insert, unless a row with the same natural key is there."""
         connection, statements = self._connection, _statements(row)
         key = {name: columns[name] for name in statements.key}
