@@ -103,7 +103,7 @@ def longest_tiles(problem: BlockAttentionBackwardProblem, tile: int) -> Longest:
 
 
 def uneven_rounds(rounds: float, least: float) -> float:
-    """How much longer tiles take than on as many multiprocessors as they would fill, in so many rounds.
+    """The time of tiles in so many rounds over the multiprocessors, as a multiple of the one that fills them all.
 
     Args:
         least: the shortest tile's share of the mean: the last round has the shortest ones.
