@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparsegen.errors import ConfigError
+from sparsegen.system.compared import Compared
 
 MOST_EMULATORS = 1024
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
@@ -83,8 +84,8 @@ def add_family_module(name: str) -> None:
     os.environ[FAMILIES] = ",".join(dict.fromkeys((*family_modules(), name)))
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Settings(Compared):
     """Places and defaults.
 
     Attributes:

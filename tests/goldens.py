@@ -417,6 +417,8 @@ GOLDENS += [  # what no simplest config includes
         ("fused_network", "network-fp16", "multiplied", "biases", "multiplied"),
         ("streamed_network", "network-fp16", "layers", "sharing", "layers"),
         ("mma_sdd", "sdd-fp16-kept", "parts", "parts", 4),
+        ("tma_sdd", "sdd-bf16", "parts", "parts", 4),
+        ("window_conv_weights", "conv-weights-bf16", "tap", "taps", 1),
         ("mma_sddmm", "sddmm-fp32", "warpgroups", "warpgroups", True),
         ("mma_spmm", "fp32", "warpgroups", "warpgroups", True),
         ("mma_sddmm", "sddmm-fp32", "splits", "splits", 2),

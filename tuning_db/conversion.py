@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from sparsegen.errors import ConfigError
@@ -130,7 +131,8 @@ def matrix_columns(workload: Workload) -> Columns:
     return {"fingerprint": workload.fingerprint} | workload.features.stored()
 
 
-def problem_columns(problem: Problem) -> Columns:
+@lru_cache(maxsize=4096)  # each record of a problem is found by these
+def problem_columns(problem: Problem) -> Mapping[str, str]:
     fields = canonical(problem.distinct())
     digest = problem_digest(problem.operator, fields)
     return {"operator": problem.operator, "fields": fields, "digest": digest}
@@ -211,8 +213,12 @@ def check_columns(check: Check) -> Columns:
 # --- rows to values ----------------------------------------------------------------------------------------
 
 
+_of_device = itemgetter(*(f"device_{name}" for name in DEVICE))
+_of_matrix = itemgetter(*(f"matrix_{name}" for name in FEATURES))
+
+
 def to_device(row: Row) -> Device:
-    return _device(*(row[f"device_{name}"] for name in DEVICE))
+    return _device(*_of_device(row))
 
 
 @lru_cache(maxsize=256)  # there are few, and one comes with every row
@@ -249,7 +255,7 @@ def to_rates(row: Row) -> DeviceRates:
 
 def to_workload(row: Row) -> Workload:
     """Raises UnknownProblemError for a problem that this version does not know, DamagedRowError for another matrix."""
-    features = Features(*(row[f"matrix_{name}"] for name in FEATURES))
+    features = Features(*_of_matrix(row))
     of = to_problem(row)
     if of.features_shape != (features.m, features.k):
         raise damaged(row, "matrices", "m")

@@ -15,6 +15,7 @@ from sparsegen.kernels.base import Device
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
 from sparsegen.settings import Settings
+from sparsegen.system.compared import Compared
 from sparsegen.tuning_db.records import Workload
 
 PROJECT_PINS = Path(".sparsegen") / "pins.json"
@@ -23,8 +24,8 @@ LONGEST_NOTE = 500  # characters
 Key = tuple[Problem, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Pin(Compared):
     """A variant that is to run for one workload on one device.
 
     Attributes:
@@ -45,8 +46,8 @@ class Pin:
         return self.problem, self.fingerprint, self.device
 
 
-@dataclass(frozen=True)
-class Pins:
+@dataclass(frozen=True, eq=False, repr=False)
+class Pins(Compared):
     """Pins by what they are for, and the file that they are from.
 
     Attributes:

@@ -5,13 +5,11 @@ See docs/trust.md.
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from pathlib import Path
 
+from sparsegen.system.loggers import logger
 from sparsegen.system.private import distrust
-
-log = logging.getLogger(__name__)
 
 
 def is_there(database: Path) -> bool:
@@ -52,6 +50,8 @@ def _absolute(place: Path) -> str:
 
 @cache
 def _warn_once(place: Path, name: str, why: str) -> None:
-    log.warning(
-        "%s is passed over, as %s; --db or SPARSEGEN_DB has a database read whoever owns it", name, why
+    logger(__name__).warning(
+        "%s is passed over, as %s; --db or SPARSEGEN_DB has a database read whoever owns it",
+        name,
+        why,
     )

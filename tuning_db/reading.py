@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
@@ -13,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.rates import Rates
+from sparsegen.system.loggers import logger
 from sparsegen.tuning_db import conversion, ranking
 from sparsegen.tuning_db.conversion import DEVICE, FEATURES
 from sparsegen.tuning_db.records import (
@@ -28,8 +28,6 @@ from sparsegen.tuning_db.records import (
 )
 from sparsegen.tuning_db.row_checks import DamagedRowError, Row, require_sound
 from sparsegen.tuning_db.rules import NO_RULES
-
-log = logging.getLogger(__name__)
 
 MOST_NAMED = 3  # rows of a database that are passed over by name
 _NAMED: dict[str, set[str]] = {}  # those rows, by the databases' locations
@@ -392,9 +390,11 @@ def _warn_once(location: str, name: str, why: str) -> None:
         return
     told.add(name)
     if len(told) <= MOST_NAMED:
-        log.warning("%s: %s is passed over: %s", location, name, why)
+        logger(__name__).warning("%s: %s is passed over: %s", location, name, why)
     else:
-        log.warning("%s: more rows are passed over; `sparsegen db check` lists all of them", location)
+        logger(__name__).warning(
+            "%s: more rows are passed over; `sparsegen db check` lists all of them", location
+        )
 
 
 def _values(workload: Workload) -> dict[str, int | str]:

@@ -13,11 +13,12 @@ from sparsegen.kernels.rates import Rates
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.features import Features
 from sparsegen.operators import Problem
+from sparsegen.system.compared import Compared
 from sparsegen.system.quantities import microseconds
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRates:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeviceRates(Compared):
     """Measured throughputs of a device, per microsecond."""
 
     device: Device
@@ -35,8 +36,8 @@ class Outcome(StrEnum):
     COMPILE_FAILED = "compile_failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Workload(Compared):
     """Subject of tuning: a problem on one sparsity pattern, or with masks of one density that change with every call.
 
     Attributes:
@@ -53,8 +54,8 @@ class Workload:
         return cls(problem, problem.fingerprint(matrix), problem.features(matrix))
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Variant(Compared):
     """A config, and the source that it made.
 
     Attributes:
@@ -83,8 +84,8 @@ class MeasuredAs(StrEnum):
     GRAPH = "graph"  # launched by a CUDA graph, one call after the other
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Sample(Compared):
     """The times of one run of measurements, in microseconds."""
 
     median_us: float
@@ -96,8 +97,8 @@ class Sample:
     throttle_reasons: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Measurement(Compared):
     """One variant on one workload and device, whatever became of it.
 
     ``sample`` is there exactly when the outcome is OK; ``reason`` says why it is not.
@@ -129,8 +130,8 @@ class Basis(StrEnum):
     SCALED = "scaled"  # a time measured on a like device, by the ratio of the model's times on both
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Prediction(Compared):
     """Predicted time of a variant on a device that it never ran on: no measurement, and kept apart from them.
 
     Attributes:
@@ -150,8 +151,8 @@ class Prediction:
     predicted_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Baseline(Compared):
     """Time of another library's routine for the same workload on the same device."""
 
     workload: Workload
@@ -196,8 +197,8 @@ class Task(StrEnum):
         return self is Task.ATTENTION or ours_us <= other_us * NOISE
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Probe(Compared):
     """Ours and the other way, timed in turn where they were first needed; it stays where it was measured.
 
     The other way is a dense one, or for attention the three steps in place of the fused kernel.
@@ -243,8 +244,8 @@ class Probe:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Check(Compared):
     """A variant's result held against the reference where it first ran; it stays where it was made.
 
     Attributes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sparsegen.settings import Settings
+from sparsegen.system.compared import Compared
 from sparsegen.tuning_db.pins import Pins, pins_path
 from sparsegen.tuning_db.project import is_there, is_trusted
 
 
-@dataclass(frozen=True)
-class Rules:
+@dataclass(frozen=True, eq=False, repr=False)
+class Rules(Compared):
     """Rules that apply to all layers.
 
     Attributes:

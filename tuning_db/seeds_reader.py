@@ -7,20 +7,18 @@ kept in the cache for as long as neither the JSON nor what makes the file has ch
 from __future__ import annotations
 
 import hashlib
-import logging
 import sqlite3
 from functools import cache
 from pathlib import Path
 
 from sparsegen.errors import CacheError
 from sparsegen.settings import Settings
+from sparsegen.system.loggers import logger
 from sparsegen.system.private import private_folder
 from sparsegen.tuning_db import seed_file
 from sparsegen.tuning_db.remembered import Remembered
 from sparsegen.tuning_db.sqlite_files import connect
 from sparsegen.tuning_db.sqlite_reader import LOCK_TIMEOUT, SqliteReader
-
-log = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent / "seeds"
 
@@ -57,7 +55,7 @@ def _connect() -> sqlite3.Connection:
             _make(documents, kept)
         return _opened(kept)
     except (CacheError, OSError, sqlite3.Error) as error:
-        log.warning("the packaged tuning results are read from JSON in every process: %s", error)
+        logger(__name__).warning("the packaged tuning results are read from JSON in every process: %s", error)
         memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         seed_file.fill(memory, map(seed_file.read, documents))
         return memory

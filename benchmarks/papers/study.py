@@ -9,6 +9,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -141,7 +142,7 @@ class Study(ABC):
 
     @abstractmethod
     def points(self, setting: Setting) -> Iterable[Point]:
-        """All points, those that tell most first; no device is touched."""
+        """All points that are known, those that tell most first; no device is touched. Results may call for others."""
 
     @abstractmethod
     def table(self, document: Document) -> str:
@@ -166,6 +167,11 @@ class Study(ABC):
     def read(self, path: Path) -> Document:
         """Content of a raw file, for the page."""
         return read_document(path)
+
+    def held(self, setting: Setting) -> Document:
+        """Content of the raw file of a device, with no rows where there is none."""
+        path = result_file(setting.device, self.raw)
+        return read_document(path) if path.is_file() else {"rows": []}
 
     @property
     def raw(self) -> str:
@@ -231,6 +237,8 @@ class Study(ABC):
         if broken := {point.name: raw.failed[point.name] for point in failed if point.name in raw.failed}:
             told = "; ".join(f"{name}: {why}" for name, why in broken.items())
             raise click.ClickException(f"{self.name}: {len(broken)} points failed: {told}")
+        if [*map(attrgetter("name"), self.points(setting))] != [*map(attrgetter("name"), raw.points)]:
+            return self.run(setting, budget, False, together, part)  # results call for further points
         click.echo(f"{self.name}: complete" + ("" if part == ALL else f", what is {part}"))
         return True
 
@@ -332,8 +340,7 @@ class RawFile:
     def __init__(self, study: Study, setting: Setting, again: bool) -> None:
         self._study, self._setting = study, setting
         self.points = list(study.points(setting))
-        path = result_file(setting.device, study.raw)
-        held = read_document(path) if path.is_file() and not again else {}
+        held = {} if again else study.held(setting)
         self._rows: dict[str, dict[str, Any]] = {row[KEY]: row for row in held.get("rows", ())}
         self.failed: dict[str, str] = held.get(FAILED, {})
 

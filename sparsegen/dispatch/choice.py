@@ -353,6 +353,10 @@ class _Search:
                 there = measured_dense_us(self.database.baselines(n.workload, n.device), self.kind)
                 if there is not None:
                     known[n.workload.problem] = there
+        if not self.problem.has_pattern:  # a look-up of spmm imports no masks
+            from sparsegen.dispatch.padded_dense import estimated_dense_or_padded
+
+            return estimated_dense_or_padded(self.problem, self.device, known_products(known))
         return estimated_dense(self.problem, self.device, known_products(known))
 
     @cached_property

@@ -14,6 +14,7 @@ from sparsegen.kernels import family_of
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
 from sparsegen.operators import Problem
+from sparsegen.system.compared import Compared
 from sparsegen.system.quantities import microseconds
 from sparsegen.tuning_db.records import Probe
 
@@ -30,8 +31,8 @@ class How(StrEnum):
     NAMED = "named"  # named by the caller; nothing was looked up
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Choice(Compared):
     """The variant to run, or the dense product in its place, and why.
 
     Attributes:

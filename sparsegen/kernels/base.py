@@ -6,11 +6,11 @@ Pure Python and NumPy: no GPU, no database, no template engine, so that every de
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -23,14 +23,14 @@ from sparsegen.kernels.tensor_map import TensorMap
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import Problem
+from sparsegen.system.compared import Compared
 from sparsegen.system.device_memory import Buffer, PlainDevice
+from sparsegen.system.loggers import logger
 from sparsegen.system.numpy_types import Array
 
-logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Device:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Device(Compared):
     """A device as families and dispatch see it; ``key`` identifies it in the database.
 
     ``index`` is the ordinal in this process; ``uuid`` names a GPU to all users and containers of its machine, and is
@@ -100,6 +100,7 @@ class Constraint(NamedTuple):
     sentence: str
 
 
+_holds = attrgetter("holds")  # without a frame for each constraint, of which a look-up meets thousands
 P = TypeVar("P", bound=Problem)
 C = TypeVar("C", bound=Config)
 
@@ -268,7 +269,9 @@ class Family(ABC, Generic[P, C]):
             heuristic = self.heuristic(problem, features, device)
             return (heuristic, *self.alternatives(problem, features, device))
         except ConfigError as error:
-            logger.warning("%s is left out of %s: its heuristic fails: %s", self.name, problem, error)
+            logger(__name__).warning(
+                "%s is left out of %s: its heuristic fails: %s", self.name, problem, error
+            )
             return ()
 
     def predicted_us(self, problem: P, features: Features, device: Device) -> float:
@@ -318,7 +321,7 @@ class Family(ABC, Generic[P, C]):
 
     def is_valid(self, problem: P, config: C, device: Device) -> bool:
         """True if all constraints hold; evaluates them up to the first that does not."""
-        return all(c.holds for c in self.constraints(problem, config, device))
+        return all(map(_holds, self.constraints(problem, config, device)))
 
     def require_valid(self, problem: P, config: C, device: Device) -> None:
         """Raises ConfigError with the broken constraints in words."""
@@ -333,7 +336,7 @@ class Family(ABC, Generic[P, C]):
 
     def takes_matrix(self, problem: P, features: Features, config: C) -> bool:
         """True if the matrix meets all `requirements` of a config."""
-        return all(c.holds for c in self.requirements(problem, features, config))
+        return all(map(_holds, self.requirements(problem, features, config)))
 
     def suits(self, problem: P, features: Features, config: C, device: Device) -> bool:
         """True if a config is valid and the matrix meets its requirements."""

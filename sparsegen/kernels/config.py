@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from sparsegen.errors import ConfigError
+from sparsegen.system.compared import Compared
 
 Value = int | bool | str
 Key = tuple[str, tuple[tuple[str, Value], ...]]
@@ -46,8 +47,8 @@ def tunable(
     return field(default=default, metadata=metadata)
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, eq=False, repr=False)
+class Config(Compared):
     """One point of a family's tuning space; a subclass declares the tunables as its fields.
 
     There is no config with a value outside its choices, so that nothing that a database or a file holds reaches a
@@ -82,15 +83,16 @@ class Config:
         Raises:
             ConfigError: an unknown name, or a value that is none of the choices.
         """
-        known = {t.name: t for t in cls.tunables()}
+        known, allowed = {t.name: t for t in cls.tunables()}, dict(_allowed(cast(Any, cls)))
         chosen: dict[str, Value] = {}
         for name, value in values.items():
             if name not in known:
                 raise ConfigError(f"{cls.declared_by} has no tunable {name!r}; it has {', '.join(known)}")
             choices = known[name].choices
-            match = [c for c in choices if type(c) is type(value) and c == value] or [
-                c for c in choices if str(c).lower() == str(value).lower()
-            ]
+            if isinstance(value, int | str) and (value.__class__, value) in allowed[name]:
+                chosen[name] = value
+                continue
+            match = [c for c in choices if str(c).lower() == str(value).lower()]
             if not match:
                 raise cls._none_of(name, value)
             chosen[name] = match[0]
@@ -148,7 +150,7 @@ class Config:
         return f"{self.family_name} {self.settings}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class UnknownConfig(Config):
     """A config of another version, from a database or a file, that no installed family declares: it can be shown, not
     run.

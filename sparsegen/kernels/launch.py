@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from sparsegen.system.compared import Compared
 from sparsegen.system.integers import ceil_div
 
 PORTABLE_CLUSTER = 8  # blocks of a cluster that every device with clusters can launch
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Launch(Compared):
     """Grid and block dimensions (x, y, z) and dynamic shared memory in bytes of one kernel launch.
 
     Attributes:

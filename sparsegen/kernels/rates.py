@@ -11,6 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 from sparsegen.operators import DType, Float8
+from sparsegen.system.compared import Compared
 
 REACHED = 0.75  # fraction of the peak of floating-point arithmetic, by large dense products
 COPIED = 0.85  # fraction of the memory's peak, by a large copy
@@ -21,8 +22,8 @@ LAUNCH_US = 3.6  # time of an empty kernel, between two events
 FLOAT8_GAIN = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Rates(Compared):
     """Throughputs of a device, and the time of a launch.
 
     Attributes:

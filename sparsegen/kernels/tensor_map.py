@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from sparsegen.operators import DType, Float8
+from sparsegen.system.compared import Compared
 
 MOST_DIMENSIONS = 5
 LARGEST_BOX_SIDE = 256  # elements
@@ -22,8 +23,8 @@ class Swizzle(IntEnum):
     BYTES_128 = 128
 
 
-@dataclass(frozen=True, slots=True)
-class TensorMap:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TensorMap(Compared):
     """Box-wise access of a kernel to an operand or the result; what lies outside the array reads as zero.
 
     Dimensions are in the order of the coordinates that the kernel gives: the innermost, contiguous one first.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from sparsegen.matrix.formats import CsrMatrix
+from sparsegen.system.compared import Compared
 from sparsegen.system.integers import ceil_div
 from sparsegen.system.threads import in_threads
 
@@ -16,8 +17,8 @@ FEW_PARTS = 4  # one thread counts so many before others have begun
 GRID_PER_NONZERO = 16  # bytes of a grid that are worth as much as sorting a nonzero
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Features(Compared):
     """Features of a sparsity pattern.
 
     Attributes:

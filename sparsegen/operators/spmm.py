@@ -189,7 +189,7 @@ class SparseOperator(NamedOperandsOperator):
         return self.launcher.kept_operand("bias")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SpmmProblem(ProductProblem):
     """C[m, n] = epilogue(A[m, k] · B[k, n]) with A sparse.
 

@@ -21,10 +21,10 @@ MOST_BLOCKS = 65535  # blocks of a grid along y
 
 
 def bind_block_dropout(
-    executor: Executor, shape: tuple[int, int], block: tuple[int, int], p: float, dtype: DType
+    executor: Executor, shape: tuple[int, int], block: tuple[int, int], p: float, dtype: DType, masks: int = 1
 ) -> Callable[..., None]:
-    """A launch for one thread to start many times: ``bound(stream, state, seed, step, x, y)``, of which state, x and y
-    are addresses.
+    """A launch for one thread to start many times: ``bound(stream, state, seed, step, apart, x, y)``, of which state, x
+    and y are addresses.
 
     It writes to Y the matrix X with blocks dropped, each with probability p, and the others divided by the share that
     is expected to be left. The mask is the one that `BlockMaskMaker.bind_draw` makes for the same state, which stays as
@@ -34,6 +34,8 @@ def bind_block_dropout(
     Args:
         shape: rows and columns of X.
         block: sides of 16 rows and columns or multiples of that.
+        masks: number of results, which lie behind each other: without a state, the step of each is ``apart`` more than
+            that of the one before. Each is of a multiple of 16 bytes, if there are several.
 
     Raises:
         MatrixError: p is outside [0, 1).
@@ -46,8 +48,8 @@ def bind_block_dropout(
     (kernel,) = plain_launchers(executor, "block_dropout.cu", f"drop_{dtype}_{width}")
     across, down = ceil_div(shape[1], width * THREADS), ceil_div(shape[0], ROWS)
     (scale,) = struct.unpack("<i", struct.pack("<f", 1 / draw.density(layout)))
-    arguments = [*shape, *block, as_signed(draw.amount(layout)), scale, *[None] * 5]
-    grid_sides = (across, min(down, MOST_BLOCKS), 1)
+    arguments = [*shape, *block, as_signed(draw.amount(layout)), scale, *[None] * 6]
+    grid_sides = (across, min(down, MOST_BLOCKS), masks)
     launch = Launch(grid_sides, (THREADS, 1, 1), starts_early=may_start_early(executor))
     return kernel.bind(launch, *arguments)
 

@@ -27,12 +27,14 @@ class DeadPixels:
         order: their order in memory.
         itemsize: bytes of an element, 2 or 4.
         block: rows and columns of a block of the mask.
+        is_packed: the mask is one of words, and not of bools.
     """
 
     shape: tuple[int, int, int, int]
     order: ImageLayout
     itemsize: int
     block: tuple[int, int]
+    is_packed: bool = False
 
     @property
     def access_bytes(self) -> int:
@@ -43,7 +45,8 @@ class DeadPixels:
     @property
     def entry(self) -> str:
         """Name of the kernel."""
-        return f"zero_in_{'planes' if self.order.has_planes else 'pixels'}_{self.access_bytes}"
+        place = "planes" if self.order.has_planes else "pixels"
+        return f"zero_in_{place}_{self.access_bytes}{'_packed' if self.is_packed else ''}"
 
     @property
     def launch(self) -> Launch:
@@ -67,8 +70,8 @@ class DeadPixels:
 def bind_dead_pixels(executor: Executor, what: DeadPixels) -> Callable[..., None]:
     """A launch for one thread to start many times: ``bound(stream, mask, x, y)``, addresses all.
 
-    The mask is bools of images × rows × columns of blocks; X and Y lie on as many bytes as an access moves. An address
-    of 0 for X says that Y holds it: only dead pixels are written.
+    The mask is bools of images × rows × columns of blocks, or packed, with rows of whole words of 64 bits; X and Y lie
+    on as many bytes as an access moves. An address of 0 for X says that Y holds it: only dead pixels are written.
 
     Raises:
         CompileError, DeviceUnavailableError: the kernel cannot be compiled.

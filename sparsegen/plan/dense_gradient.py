@@ -10,7 +10,6 @@ from typing import Any
 
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.kernels.base import Device
-from sparsegen.matrix.bits import WORD_BITS
 from sparsegen.operators import ImageLayout, MaskedConv2dWeightsProblem
 from sparsegen.plan.arrays import current_stream_of
 from sparsegen.plan.cudnn_search import CudnnSearch
@@ -35,22 +34,19 @@ class LivePixels:
         """
         p = problem.forward
         block, shape = p.mask_block, (p.batch, p.out_height, p.out_width, p.filters)
-        self._what = DeadPixels(shape, ImageLayout.NHWC, p.dtype.itemsize, (block.rows, block.columns))
-        self._mask_shape, self._device, self._bound = p.mask_shape, device, threading.local()
+        sides = block.rows, block.columns
+        self._what = DeadPixels(shape, ImageLayout.NHWC, p.dtype.itemsize, sides, is_packed=True)
+        self._device, self._bound = device, threading.local()
         self._torch = sys.modules["torch"]
         self._stream = current_stream_of(self._torch)
 
     def of(self, dy: Tensor, words: Tensor) -> Tensor:
         """A copy of dy, images × rows × columns × filters, with zeros outside of the mask's blocks."""
-        torch, (rows, columns) = self._torch, self._mask_shape
-        bits = words.view(torch.int64).reshape(len(dy), rows, -1, 1)
-        bits = bits >> torch.arange(WORD_BITS, device=words.device)
-        live = (bits & 1).bool().reshape(len(dy), rows, -1)[..., :columns].contiguous()
         if dy.data_ptr() % VECTOR_BYTES:  # a slice
             dy = dy.clone()
-        made = torch.empty_like(dy)
+        made = self._torch.empty_like(dy)
         stream = self._stream(dy.get_device()) if dy.is_cuda else 0
-        self._launch()(stream, live.data_ptr(), dy.data_ptr(), made.data_ptr())
+        self._launch()(stream, words.data_ptr(), dy.data_ptr(), made.data_ptr())
         return made
 
     def _launch(self) -> Callable[..., None]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sparsegen.dispatch.chosen import Choice
 from sparsegen.dispatch.options import Dense
+from sparsegen.dispatch.padded_dense import padded_for_dense
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import Device
 from sparsegen.matrix.formats import CsrMatrix
@@ -121,14 +122,16 @@ class DenseCallsWithMask(DenseCalls):
 class MaskedDenseLauncher(DenseCallsWithMask):
     """A `Launcher` of one launch, which makes the dead blocks zeros by the packed mask, and one product by PyTorch.
 
-    float32 is multiplied in TF32, as variants do.
+    float32 is multiplied in TF32, as variants do. Operands whose rows are no whole vectors are copied with zeros behind
+    them where that should take less time (`sparsegen.dispatch.padded_dense`).
     """
 
     def __init__(self, choice: Choice, device: Device, kept: Mapping[str, object]) -> None:
         """See `DenseCallsWithMask`."""
         super().__init__(choice, device, kept)
-        problem = choice.problem
-        assert isinstance(problem, MaskedProblem)
+        assert isinstance(choice.problem, MaskedProblem)
+        self._padded = padded_for_dense(choice.problem, device)
+        problem = self._padded or choice.problem
         self._multiply = cut_as_kernels_do(problem.dense_result, problem.dtype, device)
         self._live = LiveBlocks((problem.m, problem.k), (problem.block.rows, problem.block.columns), device)
         self._scale = float(self._host["scale"][0])
@@ -136,4 +139,22 @@ class MaskedDenseLauncher(DenseCallsWithMask):
     def _computed(self, operands: Mapping[str, Any], out: Any) -> Any:
         scale = operands["scale"]
         given = {**operands, "scale": self._scale if scale is self._kept["scale"] else scale}
-        return self._multiply(self._torch, self._live, given, out)
+        if self._padded is None:
+            return self._multiply(self._torch, self._live, given, out)
+        for spec in self._padded.operands(0):
+            if spec.name not in ("mask", "scale"):
+                given[spec.name] = self._wider(given[spec.name], spec.shape)
+        if self._padded.result(0).shape == self._result.shape:
+            return self._multiply(self._torch, self._live, given, out)
+        part = tuple(slice(size) for size in self._result.shape)
+        found = self._multiply(self._torch, self._live, given, None)[part]
+        return found.contiguous() if out is None else out.copy_(found)
+
+    def _wider(self, tensor: Any, shape: tuple[int, ...]) -> Any:
+        """The tensor with zeros behind its rows, and rows of zeros behind these, up to a shape."""
+        more = [
+            end
+            for size, there in zip(shape[::-1], tensor.shape[::-1], strict=True)
+            for end in (0, size - there)
+        ]
+        return self._torch.nn.functional.pad(tensor, more) if any(more) else tensor

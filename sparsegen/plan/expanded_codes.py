@@ -11,6 +11,7 @@ from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.two_four import STRIP, is_paired, units_across
 from sparsegen.kernels.packed import Packed
 from sparsegen.kernels.quantized.code_streams_device import followed
+from sparsegen.kernels.quantized.quantized_csr_spmm import QuantizedCsrConfig
 from sparsegen.kernels.quantized.quantized_sparse_mma_spmm import QuantizedSparseMmaConfig
 from sparsegen.kernels.quantized.quantized_stream_spmm import (
     CHUNK_BYTES,
@@ -62,6 +63,8 @@ class ExpandedCodes(OwnLaunch):
                 kind, file, launch, arguments = _of_streams(problem, config, packed, executor)
             elif isinstance(config, QuantizedSparseMmaConfig):
                 kind, file, launch, arguments = _of_units(problem, config, packed)
+            elif isinstance(config, QuantizedCsrConfig):
+                kind, file, launch, arguments = _of_rows(problem, config, packed)
             else:
                 raise OperandError(f"{config.family_name} packs codes in a way that is not known here")
             self.entry, self.launch = f"expand_{kind}_{problem.dtype}", launch
@@ -148,4 +151,20 @@ def _of_units(
         "two_four_weights.cu",
         Launch.flat(strips * across * WARP, THREADS),
         [*sizes, *arrays],
+    )
+
+
+def _of_rows(
+    problem: QuantizedSpmmProblem, config: QuantizedCsrConfig, packed: Packed[Buffer]
+) -> tuple[str, str, Launch, list[Buffer | int]]:
+    """The same for what `quantized_csr_spmm` packed."""
+    return (
+        problem.value_type,
+        "csr_code_weights.cu",
+        Launch.flat((problem.m if problem.k else 0) * WARP, THREADS),
+        [
+            *(problem.m, problem.k, problem.scale_group.size(problem.k)),
+            *(int(problem.symmetry is Symmetry.ASYMMETRIC), int(config.index_bits == 16)),
+            *(packed.arrays[name] for name in ("row_offsets", "column_indices", "codes")),
+        ],
     )

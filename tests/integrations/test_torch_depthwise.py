@@ -10,9 +10,13 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from sparsegen.errors import OperandError  # noqa: E402
+from sparsegen.dispatch.decision import Decision  # noqa: E402
+from sparsegen.dispatch.options import Dense  # noqa: E402
+from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.integrations.torch import DepthwiseConv2d, convert  # noqa: E402
 from sparsegen.integrations.torch.calls.activations import Activation  # noqa: E402
+from sparsegen.integrations.torch.calls.launches import calls  # noqa: E402
+from sparsegen.integrations.torch.convolution import conv_choice, dense_convolution  # noqa: E402
 from sparsegen.integrations.torch.convolution.depthwise import is_depthwise  # noqa: E402
 from sparsegen.integrations.torch.models import conversion  # noqa: E402
 from sparsegen.integrations.torch.models.in_situ import decide  # noqa: E402
@@ -68,8 +72,52 @@ def test_they_take_the_norm_and_the_activation(stride: int, order: Any, place: s
         ("0", Activation.RELU, 0.0)
     ]
     assert isinstance(made[0], DepthwiseConv2d) and isinstance(made[2], nn.Identity)
+    assert made[0].run_dense is Dense.NEVER
     found = made(x)
     assert torch.allclose(found, wanted, atol=1e-4) and found.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_several_images(
+    stride: int, dtype: torch.dtype, order: Any, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel computes all of them in one call."""
+    monkeypatch.setattr(nn.Conv2d, "forward", None)
+    torch.manual_seed(2)
+    dense = nn.Conv2d(24, 24, (3, 5), stride, (1, 2), groups=24).to(dtype).requires_grad_(False)
+    layer = DepthwiseConv2d.from_dense(dense)
+    layer.activation = Activation.RELU
+    for count in (3, 5):
+        x = torch.randn(count, 24, 13, 22, dtype=dtype).contiguous(memory_format=order)
+        wide = [t.float() for t in (x, dense.weight, dense.bias)]
+        wanted = torch.relu(torch.conv2d(*wide, (stride,) * 2, (1, 2), groups=24))
+        found = layer(x)
+        torch.testing.assert_close(
+            found, wanted.to(dtype), atol=2e-2 if dtype.itemsize == 2 else 1e-5, rtol=1e-2
+        )
+        assert found.is_contiguous(memory_format=order)
+
+
+def test_pytorch_s_convolution_runs_where_it_takes_less_time(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All blocks live, so that its result is not masked."""
+    asked: list[bool] = []
+
+    def decided(problem: Any, device: Any, dense: Dense, is_whole: bool) -> Decision:
+        asked.append(is_whole)
+        return Decision.always(False, "a test says so")
+
+    monkeypatch.setattr(conv_choice, "decided", decided)
+    monkeypatch.setattr(calls, "known", {})
+    monkeypatch.setattr(dense_convolution, "zeroed", None)
+    dense = nn.Conv2d(8, 8, 3, groups=8).requires_grad_(False)
+    layer, x = DepthwiseConv2d.from_dense(dense), images()
+    layer.activation = Activation.RELU
+    assert torch.equal(layer(x), torch.relu(dense(x)))
+    assert asked == [True]
 
 
 @pytest.mark.parametrize(("factor", "is_ours"), [(0.5, True), (2.0, False)])
@@ -81,6 +129,7 @@ def test_they_are_tried_in_the_model(
     wanted = made(x)
     report = convert(made, example_inputs=x, fold_norms=True)
     assert isinstance(made[0], DepthwiseConv2d) == is_ours
+    assert not is_ours or made[0].run_dense is Dense.AUTO, "trials alone never run another"
     assert ("0" in report.in_situ.kept) == is_ours and isinstance(made[1], nn.Identity)
     assert isinstance(made[2], nn.Identity) == is_ours
     assert torch.allclose(made(x), wanted, atol=1e-4)
@@ -97,6 +146,8 @@ def test_an_activation_needs_a_bias_and_is_relu() -> None:
     layer = DepthwiseConv2d.from_dense(nn.Conv2d(4, 4, 3, groups=4))
     assert layer.takes(Activation.RELU) and not layer.takes(Activation.GELU)
     assert not DepthwiseConv2d.from_dense(nn.Conv2d(4, 4, 3, groups=4, bias=False)).takes(Activation.RELU)
+    with pytest.raises(ConfigError, match="run_dense"):
+        DepthwiseConv2d.from_dense(nn.Conv2d(4, 4, 3, groups=4), run_dense="often")
 
 
 @pytest.mark.parametrize(

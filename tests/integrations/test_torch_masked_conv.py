@@ -451,7 +451,8 @@ def test_words_of_another_mask_are_refused() -> None:
 
 @pytest.mark.parametrize("mask_of", [MaskOf.OUTPUT, MaskOf.INPUT])
 @pytest.mark.parametrize("layout", [ImageLayout.NHWC, ImageLayout.NCHW])
-def test_both_ways_that_are_timed_give_the_same(mask_of: MaskOf, layout: ImageLayout) -> None:
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_both_ways_that_are_timed_give_the_same(is_whole: bool, mask_of: MaskOf, layout: ImageLayout) -> None:
     """The operands that are drawn fit the operator, and the two results differ in nothing but rounding."""
     problem = MaskedConv2dProblem(
         *(9, 10, 4, 6),
@@ -462,12 +463,13 @@ def test_both_ways_that_are_timed_give_the_same(mask_of: MaskOf, layout: ImageLa
         groups=Groups(2),
         mask_block=MaskBlock(2, 3),
         mask_of=mask_of,
-        density=Density(1.0),
+        density=Density(1.0 if mask_of is MaskOf.INPUT else 0.5),
         layout=layout,
         epilogue=ConvEpilogue.BIAS,
     )
-    results = [run() for run in conv_choice._both(problem, torch.device("cpu"))]
+    results = [run() for run in conv_choice._both(problem, torch.device("cpu"), is_whole)]
     assert results[0].shape == (2, 6, problem.out_height, problem.out_width)
+    assert bool((results[1] == 0).any()) == (mask_of is MaskOf.OUTPUT and not is_whole)
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 
 

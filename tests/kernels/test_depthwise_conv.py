@@ -77,6 +77,33 @@ def test_filters_of_any_size(
         assert worst(p, config, emulator_toolchain, blocks) <= 1
 
 
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("layout", ImageLayout)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_several_images(
+    stride: int, dtype: DType, layout: ImageLayout, emulator_toolchain: EmulatorToolchain
+) -> None:
+    """Each has a mask of its own, and threads of one block compute outputs of two."""
+    fields = {"stride": stride, "dtype": dtype, "layout": layout, "batch": 3, "epilogue": "bias_residual"}
+    for mask_of in (MaskOf.OUTPUT, MaskOf.ANY_INPUT):
+        p = depthwise(13, 19, 24, mask_of=mask_of, mask_block="3x5", **fields)
+        blocks = np.random.default_rng(2).random((3, *p.mask_shape)) < [[[0.5]], [[0.0]], [[1.0]]]
+        config = FAMILY.heuristic(p, p.features(p.without_pattern), H100)
+        assert worst(p, config, emulator_toolchain, blocks) <= 1
+
+
+@pytest.mark.parametrize("layout", ImageLayout)
+def test_several_images_are_in_its_scope(layout: ImageLayout) -> None:
+    """Elements of an image, planes and weights are counted with 31 bits; elements of all images are not."""
+    p = depthwise(128, 128, 64, batch=3000, layout=layout)
+    features = p.features(p.without_pattern)
+    config = FAMILY.heuristic(p, features, H100)
+    assert p.operands(0)[0].nbytes > 1 << 31 and FAMILY.suits(p, features, config, H100)
+    for other in (replace(p, batch=200_000), depthwise(2, 2, 1 << 28, filter_size=3, layout=layout)):
+        assert FAMILY.broken_constraints(other, config, H100)
+
+
 @pytest.mark.parametrize("layout", ImageLayout)
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize(("side", "channels", "batch"), [(112, 32, 1), (14, 512, 8), (56, 256, 32)])

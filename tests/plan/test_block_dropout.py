@@ -46,7 +46,9 @@ def test_dropped_blocks(
     given, found = executor.upload(x), executor.allocate(x.nbytes)
     executor.fill(found, 0xFF)
     state = new_state(executor, SEED, STEP)
-    bind_block_dropout(executor, shape, block, P, dtype)(0, state.address, 0, 0, given.address, found.address)
+    bind_block_dropout(executor, shape, block, P, dtype)(
+        0, state.address, 0, 0, 0, given.address, found.address
+    )
     y = np.empty_like(x)
     executor.synchronize()
     executor.download(found, y)
@@ -64,12 +66,24 @@ def test_ones_in_the_place_of_a_matrix(executor: Executor) -> None:
         y = dtype.to_storage(np.zeros(shape, dtype=np.float32))
         found = executor.allocate(y.nbytes)
         executor.fill(found, 0xFF)
-        bind_block_dropout(executor, shape, (16, 32), P, dtype)(0, 0, SEED, STEP, 0, found.address)
+        bind_block_dropout(executor, shape, (16, 32), P, dtype)(0, 0, SEED, STEP, 0, 0, found.address)
         executor.synchronize()
         executor.download(found, y)
         np.testing.assert_array_equal(
             y, dtype.to_storage(np.where(live, np.float32(1 / 0.75), np.float32(0)))
         )
+
+
+def test_several_results_of_steps_that_are_apart(executor: Executor) -> None:
+    shape, block, apart, dtype = (37, 72), (16, 32), 12, DType.FLOAT16
+    found, y = executor.allocate(3 * 37 * 72 * 2), np.empty((3, *shape), dtype=np.float16)
+    bind_block_dropout(executor, shape, block, P, dtype, 3)(0, 0, SEED, STEP, apart, 0, found.address)
+    executor.synchronize()
+    executor.download(found, y)
+    for number in range(3):
+        blocks = draw_blocks(grid(shape, block), MaskDraw(P), SEED, STEP + number * apart)
+        live = BlockMask.from_blocks(blocks, block, shape).expand()
+        np.testing.assert_array_equal(y[number], np.where(live, np.float16(1 / 0.75), np.float16(0)))
 
 
 def test_a_state_is_stored(executor: Executor) -> None:
@@ -117,7 +131,7 @@ def test_nothing_out_of_bounds(
     sizes = [*shape, 16, 32, 1 << 30, int(np.float32(2.0).view(np.int32))]
     state = np.array([SEED, STEP], dtype=np.uint64)
     launch = Launch((1, 5, 1), (128, 1, 1))  # fewer blocks than groups of rows
-    unread = np.zeros(1, dtype=np.uint64)  # in the places of the seed and the step
-    given = [*sizes, state, unread, unread, x, np.full_like(x, np.nan)]
+    unread = np.zeros(1, dtype=np.uint64)  # in the places of the seed, the step and what is apart
+    given = [*sizes, state, unread, unread, unread, x, np.full_like(x, np.nan)]
     *_, found = run_sanitized(compiled.binary, launch, given)
     np.testing.assert_array_equal(found, np.where(live, 2 * x, 0))

@@ -9,15 +9,17 @@ from sparsegen.backends.emulator.sanitized import run_sanitized
 from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.backends.executor import Executor
 from sparsegen.backends.plain import plain_source
+from sparsegen.matrix.spatial_mask import words_of
 from sparsegen.operators import ImageLayout
 from sparsegen.plan.dead_pixels import DeadPixels, bind_dead_pixels
 from sparsegen.system.numpy_types import Array
 
 SHAPES = [(2, 13, 37, 8), (1, 9, 300, 5), (3, 4, 5, 33), (1, 1, 1, 1), (2, 20, 21, 40)]
+by_mask = pytest.mark.parametrize("is_packed", [False, True], ids=["bools", "words"])
 
 
 def drawn(what: DeadPixels, share: float = 0.4) -> tuple[Array, Array, Array]:
-    """The mask, Y before, and as it should be."""
+    """The mask as it is given, Y before, and as it should be."""
     rng, (images, rows, columns, _) = np.random.default_rng(0), what.shape
     sides = -(-rows // what.block[0]), -(-columns // what.block[1])
     mask = rng.random((images, *sides)) < share
@@ -25,18 +27,23 @@ def drawn(what: DeadPixels, share: float = 0.4) -> tuple[Array, Array, Array]:
     before = rng.integers(1, 1 << 16, what.shape, {2: np.uint16, 4: np.uint32}[what.itemsize])
     both = before, np.where(live, before, 0).astype(before.dtype)
     y, after = (np.ascontiguousarray(a.transpose(0, 3, 1, 2) if what.order.has_planes else a) for a in both)
-    return mask, y, after
+    return words_of(mask) if what.is_packed else mask, y, after
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
 @pytest.mark.parametrize("order", ImageLayout)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@by_mask
 def test_dead_pixels_are_zeros(
-    shape: tuple[int, int, int, int], order: ImageLayout, itemsize: int, executor: Executor
+    is_packed: bool,
+    shape: tuple[int, int, int, int],
+    order: ImageLayout,
+    itemsize: int,
+    executor: Executor,
 ) -> None:
     for block in ((8, 16), (5, 3), (1, 1), (64, 64)):
         for share in (0.0, 0.4, 1.0):
-            what = DeadPixels(shape, order, itemsize, block)
+            what = DeadPixels(shape, order, itemsize, block, is_packed)
             mask, x, expected = drawn(what, share)
             bound, given, found = bind_dead_pixels(executor, what), executor.upload(mask), executor.upload(x)
             copied = executor.upload(np.full_like(x, 7))
@@ -60,9 +67,12 @@ def test_vectors_where_channels_are_whole_ones() -> None:
 
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("order", ImageLayout)
-def test_no_other_memory_is_touched(order: ImageLayout, emulator_toolchain: EmulatorToolchain) -> None:
+@by_mask
+def test_no_other_memory_is_touched(
+    is_packed: bool, order: ImageLayout, emulator_toolchain: EmulatorToolchain
+) -> None:
     for channels in (7, 8):
-        what = DeadPixels((2, 9, 21, channels), order, 2, (4, 5))
+        what = DeadPixels((2, 9, 21, channels), order, 2, (4, 5), is_packed)
         mask, x, expected = drawn(what)
         text = plain_source("dead_pixels.cu")
         compiled = emulator_toolchain.compile_sanitized("plain", what.entry, text)

@@ -11,7 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 import sparsegen  # noqa: E402
+from sparsegen.backends import find_device  # noqa: E402
 from sparsegen.dispatch.choice import choose  # noqa: E402
 from sparsegen.dispatch.chosen import Choice  # noqa: E402
 from sparsegen.dispatch.dense_or_sparse import Source, Time, zeroing_us  # noqa: E402
@@ -29,6 +32,7 @@ from sparsegen.operators import (  # noqa: E402
     Padding,
     Stride,
 )
+from sparsegen.plan.dense_gradient import LivePixels  # noqa: E402
 from sparsegen.tuning.prediction.targets import named_target  # noqa: E402
 from sparsegen.tuning_db.records import Workload  # noqa: E402
 from sparsegen.tuning_db.shared_layers import shared_layers  # noqa: E402
@@ -75,6 +79,24 @@ def test_it_computes_what_the_problem_says(problem: MaskedConv2dWeightsProblem) 
     assert operator(x, sliced, mask, out=out) is out and torch.equal(out, found)
     with pytest.raises(OperandError, match="no values to update"):
         operator.update_values(found)
+
+
+def test_live_pixels_are_one_launch() -> None:
+    """PyTorch gives the memory, and computes nothing."""
+    ran: list[str] = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            ran.append(str(operator))
+            return operator(*args, **(kwargs or {}))
+
+    stored = PLAIN.random_operands(np.random.default_rng(1), 0)
+    _, dy, mask = tensors(PLAIN, stored)
+    live = LivePixels(PLAIN, find_device("emulator"))
+    with Noted():
+        found = live.of(dy, mask)
+    assert ran == ["aten.empty_like.default"]
+    assert torch.equal(found, dy.nan_to_num())
 
 
 def test_groups_float32_and_batches_have_none() -> None:

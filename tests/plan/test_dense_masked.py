@@ -12,9 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import sparsegen  # noqa: E402
+from sparsegen.backends.emulator import device as emulator  # noqa: E402
+from sparsegen.dispatch import padded_dense  # noqa: E402
 from sparsegen.dispatch.choice import choose  # noqa: E402
 from sparsegen.dispatch.chosen import Choice  # noqa: E402
-from sparsegen.dispatch.dense_or_sparse import Source, Time, zeroing_us  # noqa: E402
+from sparsegen.dispatch.dense_or_sparse import Source, Time, estimated_dense, zeroing_us  # noqa: E402
 from sparsegen.dispatch.options import DispatchOptions  # noqa: E402
 from sparsegen.errors import ConfigError, OperandError  # noqa: E402
 from sparsegen.measure import preparing  # noqa: E402
@@ -27,6 +29,7 @@ from sparsegen.operators import (  # noqa: E402
     Epilogue,
     Layout,
     MaskedProblem,
+    Rest,
     SddProblem,
 )
 from sparsegen.tuning.prediction.targets import named_target  # noqa: E402
@@ -81,6 +84,39 @@ def test_it_computes_what_the_problem_says(problem: MaskedProblem) -> None:
     assert worst_error(reference, call(by_call, problem, given, scale=given["scale"])) <= 1
     with pytest.raises(OperandError, match="no values to update"):
         operator.update_values(given["scale"])
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_rows_that_no_vector_divides_are_padded(
+    problem: MaskedProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operands and results; a result in another's memory keeps its rows, so that its contraction alone is padded."""
+    is_kept = isinstance(problem, SddProblem) and problem.rest is Rest.KEPT
+    odd = replace(problem, m=37, k=56 if is_kept else 53, n=21)
+    seen = []
+    monkeypatch.setattr(
+        padded_dense,
+        "is_dense_faster_padded",
+        lambda *given: not seen.append(given[1]),  # type: ignore[func-returns-value]
+    )
+    test_it_computes_what_the_problem_says(odd)
+    assert {(wider.m, wider.k, wider.n) for wider in seen} == {(37, 56, 24)}
+    assert padded_dense.padded_for_dense(replace(odd, k=56, n=24), emulator()) is None
+
+
+def test_where_padded_products_are_estimated_to_be_faster() -> None:
+    h200 = named_target("nvidia-h200").device
+    for odd in (
+        DsdTransposedProblem(
+            8191, 4001, 4003, DType.FLOAT16
+        ),  # by rows, which functions of PyTorch do not ask for
+        SddProblem(4096, 4096, 4001, DType.FLOAT16, rest="kept"),
+    ):
+        wider = padded_dense.padded_for_dense(odd, h200)
+        assert wider is not None and wider.n == 4008
+        chosen = choose(Workload.of(odd, odd.without_pattern), h200, shared_layers(None), DispatchOptions())
+        own = estimated_dense(odd, h200, ())
+        assert chosen.dense is not None and own is not None and chosen.dense.us < 0.7 * own.us
 
 
 def test_a_read_only_out_is_refused() -> None:

@@ -17,7 +17,7 @@ from sparsegen.backends.plain import plain_source
 from sparsegen.errors import OperandError
 from sparsegen.kernels.base import AnyFamily
 from sparsegen.kernels.config import Config
-from sparsegen.kernels.quantized import quantized_sparse_mma_spmm
+from sparsegen.kernels.quantized import quantized_csr_spmm, quantized_sparse_mma_spmm
 from sparsegen.kernels.quantized.quantized_stream_spmm import FAMILY, QuantizedStreamConfig
 from sparsegen.matrix.formats import CsrMatrix
 from sparsegen.operators import (
@@ -88,6 +88,14 @@ def test_weights_of_two_in_four_columns(executor: Executor, rounding: Quantizati
                 continue
             config = quantized_sparse_mma_spmm.QuantizedSparseMmaConfig(of_columns=of)
             require_equal_bits(executor, family, config, rounding, dtype, matrix)
+
+
+@pytest.mark.parametrize("index_bits", [16, 32])
+@pytest.mark.parametrize(("rounding", "dtype"), ROUNDINGS, ids=str)
+def test_weights_of_rows(executor: Executor, rounding: Quantization, dtype: DType, index_bits: int) -> None:
+    config = quantized_csr_spmm.QuantizedCsrConfig(index_bits=index_bits)
+    for name in ("odd_shape", "empty_rows", "no_nonzeros"):
+        require_equal_bits(executor, quantized_csr_spmm.FAMILY, config, rounding, dtype, matrices()[name])
 
 
 def require_equal_bits(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
@@ -20,9 +19,8 @@ from sparsegen.backends.cuda.identity import Identity, identity
 from sparsegen.errors import CacheError
 from sparsegen.kernels.base import Device
 from sparsegen.settings import Settings
+from sparsegen.system.loggers import logger
 from sparsegen.system.private import private_folder
-
-log = logging.getLogger(__name__)
 
 FOLDER, SUFFIX = "devices", ".gpus"  # in the cache
 MOST_FILES = 64  # hosts that share a home folder, and environments, each have one
@@ -61,7 +59,9 @@ def _keep_once(known: Identity, text: str | None) -> None:
         if text == before:
             return
         if before is not None and _body(known, before) is not None:
-            log.warning("%s does not describe this host's GPUs as their driver does; it is replaced", file)
+            logger(__name__).warning(
+                "%s does not describe this host's GPUs as their driver does; it is replaced", file
+            )
         if text is None:
             file.unlink()
             return
@@ -72,7 +72,9 @@ def _keep_once(known: Identity, text: str | None) -> None:
         publish_text(file, text)
         _forget_oldest(file.parent)
     except (CacheError, OSError) as error:
-        log.info("look-ups of other processes have to ask the driver, as nothing can be kept: %s", error)
+        logger(__name__).info(
+            "look-ups of other processes have to ask the driver, as nothing can be kept: %s", error
+        )
 
 
 def _forget_oldest(folder: Path) -> None:
@@ -94,10 +96,10 @@ def _read(known: Identity) -> list[Device]:
         private_folder(file.parent)
         body = _body(known, file.read_text(encoding="utf-8", errors="replace"))
     except (CacheError, OSError) as error:
-        log.info("the driver is asked, as %s cannot be used: %s", file, error)
+        logger(__name__).info("the driver is asked, as %s cannot be used: %s", file, error)
         return []
     if body is None:
-        log.info("the driver is asked, as %s is damaged", file)
+        logger(__name__).info("the driver is asked, as %s is damaged", file)
         return []
     listed = [dict(entry) for entry in json.loads(body)]
     return [Device(**{**entry, "compute_capability": tuple(entry["compute_capability"])}) for entry in listed]

@@ -1,6 +1,6 @@
 // Y = X with blocks dropped and the others scaled: the mask is that of block_mask.cu for the same seed and step, made again
 // where it is needed, which costs less than to store and read it. Dropped blocks are not read. No X stands for ones. Seed
-// and step are given where there is no state.
+// and step are given where there is no state. The grid's z goes over results behind each other, whose steps are apart.
 constexpr int kRows = 4;  // of a thread, all in one block: sides are multiples of 16
 
 #include "early_start.cuh"
@@ -46,12 +46,14 @@ __device__ __forceinline__ void drop(int rows, int columns, int block_rows, int 
 
 #define SPARSEGEN_DROP(name, type, width)                                                                       \
   extern "C" __global__ void name(int rows, int columns, int block_rows, int block_columns, unsigned threshold, \
-                                  int scale_bits, const Word* state, Word seed, Word step, const type* x,       \
-                                  type* y) {                                                                    \
+                                  int scale_bits, const Word* state, Word seed, Word step, Word apart,          \
+                                  const type* x, type* y) {                                                     \
     wait_for_kernel_before();                                                                                   \
     let_next_kernel_begin();                                                                                    \
-    const Random random = state != nullptr ? Random(state) : Random(seed, step);                                \
-    drop<type, width>(rows, columns, block_rows, block_columns, threshold, __int_as_float(scale_bits), random, x, y); \
+    const Random random = state != nullptr ? Random(state) : Random(seed, step + blockIdx.z * apart);           \
+    type* const result = y + blockIdx.z * static_cast<long long>(rows) * columns;                               \
+    drop<type, width>(rows, columns, block_rows, block_columns, threshold, __int_as_float(scale_bits), random, x, \
+                      result);                                                                                  \
   }
 
 SPARSEGEN_DROP(drop_float32_4, float, 4)

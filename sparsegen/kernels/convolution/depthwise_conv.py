@@ -20,7 +20,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 )
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import SCHEDULERS, enough_registers, resident_blocks
-from sparsegen.kernels.layouts.loads import LINE_BYTES, LOAD_BYTES, widest_vector
+from sparsegen.kernels.layouts.loads import LINE_BYTES, LOAD_BYTES, SECTOR, widest_vector
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf, Rest
 from sparsegen.system.device_memory import WARP
@@ -33,12 +33,13 @@ HELD_WEIGHTS, HELD_WORDS = 72, 48  # registers of a thread: weights, and pixels 
 TILES = ((1, 1), (1, 2), (2, 2), (4, 2), (8, 2), (4, 4), (8, 4))
 PLANE_TILES = ((1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (8, 2), (4, 4), (4, 8), (8, 4), (8, 8))
 ALL_LIVE = 0.9  # expected share of live blocks from which on pixels are read before the mask has come
-# Cycles of a warp that depend on no count of its outputs; instructions of a load, a store and an element's conversion;
-# share of cycles in which a multiprocessor issues; microseconds from a load to what it loaded.
-START_INSTRUCTIONS, LOAD_INSTRUCTIONS, STORE_INSTRUCTIONS, BUSY = 160.0, 9.0, 12.0, 0.7
-ARRIVED_US = 1.0
-ALONE_CYCLES = 2.0  # of an instruction where few warps are at work
-STARTED_US = 0.8  # microseconds of a launch in which no load has begun
+# Instructions of a warp that depend on no count of its outputs; share of cycles in which a multiprocessor issues;
+# cycles of a line of L1; memory's rate beside that of a copy; times that columns count which two thread blocks read;
+# microseconds from a load to what it loaded, and of a launch in which no load has begun. From an H200's times of 1 to
+# 32 images.
+START_INSTRUCTIONS, BUSY, LINE_CYCLES, MOVED, SHARED_COLUMNS = 45.0, 0.255, 0.7, 1.25, 1.75
+ARRIVED_US, STARTED_US = 0.735, 0.36
+RUN_BYTES = (64, 256)  # of channels that threads side by side read, to choose from
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         )
         of_image = p.channels * max(p.height * p.width, p.out_height * p.out_width)
         yield Constraint(
-            max(of_image, units_of(p) * p.channels) < LARGEST_COORDINATE,
-            "elements of an image, and units of all planes, are counted with 31 bits",
+            max(of_image, units_of(p) * p.channels, p.channels * p.taps) < LARGEST_COORDINATE,
+            "elements of an image, units of all planes, and weights are counted with 31 bits",
         )
 
     def constraints(
@@ -121,16 +122,6 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         threads = self._threads(p, c)
         yield Constraint(threads < LARGEST_COORDINATE, f"threads ({threads}) are counted with 31 bits")
         yield enough_registers(_registers(p, c), c.threads, at_a_time=8)
-
-    def requirements(
-        self, problem: MaskedConv2dProblem, features: Features, config: DepthwiseConvConfig
-    ) -> Iterator[Constraint]:
-        """One image. A run of 8 images of 112 × 112 × 64 with stride 2 ended in an illegal access on an H200, twice; no
-        sanitizer finds one on the emulator, and why is not known.
-        """
-        yield Constraint(
-            problem.batch == 1, f"one image: no GPU has shown several to be right ({problem.batch} images)"
-        )
 
     def is_worth_trying(
         self, problem: MaskedConv2dProblem, config: DepthwiseConvConfig, device: Device
@@ -175,26 +166,32 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         p, c, rates, live = problem, config, device.expected_rates, live_share(problem)
         warps = self._threads(p, c) / WARP
         loads, load_bytes, elements = _loads(p, c)
-        stores = _outputs(c) / (_vectors(p, c)[1] if p.layout.has_planes else 1)
+        stored = _vectors(p, c)[1] if p.layout.has_planes else c.lanes  # elements of a store
+        stores = _outputs(c) * c.lanes / stored
         products = _outputs(c) * c.lanes * p.taps
         unpacked = elements if p.dtype is not DType.FLOAT32 else 0
-        computing = loads * LOAD_INSTRUCTIONS + unpacked + products + (0 if c.lanes == 1 else p.taps * 2)
-        issued = START_INSTRUCTIONS + live * computing + STORE_INSTRUCTIONS * stores
+        issued = START_INSTRUCTIONS + live * (loads + unpacked + products) + stores
         issuing = warps * issued / (SCHEDULERS * BUSY * device.cycles_per_us)
-        # Lines of L1 that the loads and stores of a warp meet.
-        lines = live * loads * max(1.0, WARP * load_bytes / LINE_BYTES) + stores * max(
-            1.0, WARP * _outputs(c) * c.lanes * p.dtype.itemsize / stores / LINE_BYTES
-        )
-        meeting = warps * lines / device.cycles_per_us
+        # Lines of L1 that the loads and stores of a warp meet; threads side by side read bytes that follow one another.
+        beside = WARP if p.layout.has_planes else min(WARP, c.channel_threads)
+        store_bytes = c.tile_columns * p.dtype.itemsize if p.layout.has_planes else load_bytes
+        load_run, store_run = beside * load_bytes, beside * store_bytes
+        lines = live * loads * max(1.0, load_run / LINE_BYTES) + stores * max(1.0, store_run / LINE_BYTES)
+        meeting = LINE_CYCLES * warps * WARP / beside * lines / device.cycles_per_us
         resident = resident_blocks(c.threads, _registers(p, c), 0, device) * c.threads
         waves = max(1.0, warps * WARP / (resident * device.multiprocessors))
         turns = ceil_div(_sides(p, c)[0], _rows_ahead(p, c)) + (live < ALL_LIVE)
-        of_wave = turns * ARRIVED_US + ALONE_CYCLES * issued / rates.clock_mhz
-        moving = p.cost(0).bytes / rates.copy_bytes_per_us
-        # Rows between tiles are read from L2 for both.
+        of_wave = turns * ARRIVED_US + issued / rates.clock_mhz
+        scattered = 0.0 if p.layout.has_planes else min(1.0, SECTOR / load_run)  # short runs take more
+        moving = (1 + scattered) * p.cost(0).bytes / (MOVED * rates.copy_bytes_per_us)
+        # Rows between tiles, and columns between thread blocks, are read from L2 for both.
         down = _reach(c.tile_rows, p.filter_size.rows, p.stride.rows, p.dilation.rows) / c.tile_rows
-        read = live * p.operands(0)[0].nbytes * max(1.0, down / p.stride.rows)
-        passing = (read + p.result(0).nbytes) / device.l2_bytes_per_us
+        columns = c.threads // c.channel_threads * c.tile_columns
+        across = _reach(columns, p.filter_size.columns, p.stride.columns, p.dilation.columns) / columns
+        shared = 0.0 if p.layout.has_planes else SHARED_COLUMNS * max(0.0, across / p.stride.columns - 1)
+        read = live * p.operands(0)[0].nbytes * max(1.0, down / p.stride.rows) * (1 + shared)
+        parts = max(1.0, min(SECTOR, store_bytes) / (stored * p.dtype.itemsize))  # of a sector, one by one
+        passing = (read + parts * p.result(0).nbytes) / device.l2_bytes_per_us
         # Parts of one time that hide each other, but for a little.
         working = math.pow(sum(part**4 for part in (issuing, meeting, moving, passing)), 0.25)
         return rates.launch_us + STARTED_US + max(of_wave + working, waves * of_wave)
@@ -224,9 +221,10 @@ def _candidates(problem: MaskedConv2dProblem) -> Iterator[DepthwiseConvConfig]:
         yield from (DepthwiseConvConfig(down, across) for down, across in PLANE_TILES)
         return
     lanes = [n for n in (8, 4, 2, 1) if n * p.dtype.itemsize <= LOAD_BYTES and p.channels % n == 0][:3]
-    for (down, across), of_thread in product(TILES, lanes):
-        beside = LINE_BYTES // 2 // (of_thread * p.dtype.itemsize)
-        yield DepthwiseConvConfig(down, across, of_thread, min(32, max(8, beside)))
+    for (down, across), of_thread, beside in product(TILES, lanes, (8, 16, 32)):
+        run = beside * of_thread * p.dtype.itemsize
+        if RUN_BYTES[0] <= run <= RUN_BYTES[1]:
+            yield DepthwiseConvConfig(down, across, of_thread, beside)
 
 
 def _outputs(config: DepthwiseConvConfig) -> int:

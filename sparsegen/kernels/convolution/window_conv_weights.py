@@ -197,7 +197,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         products = units * UNIT_OUTPUTS * tiles * c.tile_m * c.tile_n * c.taps
         reached = REACHED if c.tile_m * c.tile_n >= LARGE else REACHED_BY_SMALL
         computing = products / (reached * rates.tensor_products_per_us(p.dtype))
-        window = window_pixels(p.forward)
+        window = self._pixels(p, c)
         of_unit = UNIT_OUTPUTS * c.tile_m + window * c.tile_n
         loading = units * tiles * of_unit * p.dtype.itemsize / device.l2_bytes_per_us
         moving = p.cost(0).bytes / rates.copy_bytes_per_us
@@ -234,6 +234,11 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         return problem.filters // groups, problem.channels // groups
 
     @staticmethod
+    def _pixels(problem: MaskedConv2dWeightsProblem, config: WindowConvWeightsConfig) -> int:
+        """Pixels of x in a stage: the window of all taps, or for one tap a pixel for each output of a unit."""
+        return UNIT_OUTPUTS if config.taps == 1 else window_pixels(problem.forward)
+
+    @staticmethod
     def _threads(config: WindowConvWeightsConfig) -> int:
         return WARP * config.warps_m * config.warps_n * config.warps_k
 
@@ -259,7 +264,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         """The bytes of all stages, or of the sums that take their place, and of the list of units."""
         p, c, size = problem, config, problem.dtype.itemsize
         gradient = UNIT_OUTPUTS * (c.tile_m * size + LOAD_BYTES)
-        window = window_pixels(p.forward) * (c.tile_n * size + LOAD_BYTES)
+        window = self._pixels(p, c) * (c.tile_n * size + LOAD_BYTES)
         sums = 4 * (c.warps_k - 1) * c.tile_m * c.tile_n * c.taps
         ring = max(c.stages * (gradient + window), sums)
         return ring + list_bytes(p.forward, self._threads(c), beside=4)

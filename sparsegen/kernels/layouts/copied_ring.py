@@ -34,7 +34,7 @@ class Order(StrEnum):
     PLACED = "placed"  # statically: by the cluster's index, forwards and backwards in alternation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CopiedTilesConfig(Config):
     """One point of the tuning space of the `CopiedTiles` families."""
 
@@ -48,7 +48,7 @@ class CopiedTilesConfig(Config):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class WalkedTilesConfig(CopiedTilesConfig):
     """One point of the tuning space of the `WalkedTiles` families."""
 

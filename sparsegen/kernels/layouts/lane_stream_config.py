@@ -23,7 +23,7 @@ WARPS_M, WARPS_K = (1, 2, 4, 8, 12, 16), (1, 2, 4, 8)
 BLOCKS = (8, 16, 32, 48, 58, 64, 72, 84, 108, 112, 114, 120, 126, 128, 129, 130, 132, 144, 160, 216, 256, 264)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LaneStreamConfig(Config):
     """One point of the tuning space of `LaneStreamSpmm`."""
 

@@ -32,9 +32,11 @@ from sparsegen.kernels.masked.copied_tiles_time import (
     START_US,
     TILE_US,
     TOGETHER,
+    Counts,
     Spread,
     Tiles,
     counted_out,
+    parts_us,
     ranked_blocks,
     sampled_counts,
     sampled_us,
@@ -198,7 +200,7 @@ class CopiedTiles(Family[P, C]):
         # Sampled tiles hold whole blocks of the mask, those that are cut off too; the rest of a row is one tile.
         columns = round_up(side.columns, side.inner_block) if side.samples else side.columns
         tiles = problem.batch * self._row_tiles(side) * ceil_div(columns, config.tile_n * config.cluster)
-        return persistent_launch(max(1, tiles), config.cluster, device)
+        return persistent_launch(max(1, tiles * self._parts(config)), config.cluster, device)
 
     def beside_another(self, problem: P, config: C, device: Device) -> C | None:
         """The config of the narrowest tiles, as wide as these or wider, whose launch takes at most half of the
@@ -282,6 +284,14 @@ class CopiedTiles(Family[P, C]):
         """True if wide tiles of the last, uneven wave are halved."""
         return False
 
+    def _parts(self, config: C) -> int:
+        """The clusters that share a tile of a sampled result along the contraction."""
+        return 1
+
+    def _steps(self, problem: P) -> int:
+        """Steps of the contraction in a tile of a sampled result."""
+        return ceil_div(Side.of(problem).inner, self._step(problem))
+
     def _sampled_us(self, problem: P, config: C, device: Device) -> float:
         side, unit = Side.of(problem), self._unit(Side.of(problem), config)
         narrow = min(config.tile_n, NARROW)
@@ -293,9 +303,15 @@ class CopiedTiles(Family[P, C]):
             of_tile=config.tile_n // unit * config.cluster,
             of_narrow=narrow // unit * config.cluster,
         )
-        steps = ceil_div(side.inner, self._step(problem))
-        timed, halves = self._timed(problem, config, device), self._halves(config)
-        return sampled_us(timed, steps, config.tile_n, narrow, counts, halves=halves)
+        timed, halves, parts = (
+            self._timed(problem, config, device),
+            self._halves(config),
+            self._parts(config),
+        )
+        counts = Counts(*(parts * count for count in counts))
+        steps = ceil_div(self._steps(problem), parts)
+        us = sampled_us(timed, steps, config.tile_n, narrow, counts, halves=halves)
+        return us if parts == 1 else us + parts_us(device, min(TILE_M, side.rows) * config.tile_n, parts)
 
     def _walked_us(self, problem: P, config: C, device: Device) -> float:
         tiles = self._timed(problem, config, device)

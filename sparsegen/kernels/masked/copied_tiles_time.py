@@ -209,3 +209,9 @@ def sums_us(device: Device, columns: int, rounds: float) -> float:
     of_part = TILE_M * columns * DType.FLOAT32.itemsize
     cycles = of_part * (2 / WRITTEN + (1 + 1 / min(1.0, rounds)) / ADDED)
     return cycles / device.expected_rates.clock_mhz
+
+
+def parts_us(device: Device, sums: int, parts: int) -> float:
+    """Microseconds in which a block writes its part of a tile of so many sums, and the last one adds up all parts."""
+    cycles = sums * DType.FLOAT32.itemsize * (1 / WRITTEN + parts / ADDED)
+    return cycles / device.expected_rates.clock_mhz

@@ -42,7 +42,7 @@ LAST = 0.56  # fraction of the time to write the last tiles of C
 WRITTEN, ADDED = 13, 39  # bytes of parts of sums that a multiprocessor writes, and reads, in a cycle
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class BitmapConfig(Config):
     """One point of the tuning space of `bitmap_spmm`."""
 

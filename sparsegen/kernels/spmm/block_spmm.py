@@ -35,7 +35,7 @@ TILE_US, LOAD_US = 1.21, 0.485
 LOAD_WARPS = 4  # of a thread block; two gain .6 % at most where this family is the fastest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class BlockSpmmConfig(Config):
     """One point of the tuning space of `BlockSpmm`."""
 

@@ -114,7 +114,7 @@ STRIDED_LOADS_OF_A = 1.65
 MARGIN = 256  # columns past n that a partial tile may compute addresses for
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CsrSpmmConfig(Config):
     """One point of the tuning space of `CsrSpmm`."""
 

@@ -41,7 +41,7 @@ ELEMENT_CYCLES = 0.26
 TURN_COLUMNS, TURN_US = 16, 0.45
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class GroupSpmmConfig(Config):
     """One point of the tuning space of `GroupSpmm`."""
 

@@ -8,7 +8,7 @@ from sparsegen.kernels.config import Config, tunable
 from sparsegen.kernels.layouts.warp_tiles import threads_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class MmaSpmmConfig(Config):
     """One point of the tuning space of `MmaSpmm`."""
 

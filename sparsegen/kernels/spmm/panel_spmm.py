@@ -45,7 +45,7 @@ ADDRESS_REGISTERS = 24  # registers of a thread besides sums and two steps
 PHASE = 8  # threads whose 16 bytes shared memory gives at once
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PanelSpmmConfig(Config):
     """One point of the tuning space of `PanelSpmm`."""
 

@@ -98,7 +98,7 @@ COSTS = by_dtype(  # of 16-bit elements, of float32
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SegmentSpmmConfig(Config):
     """One point of the tuning space of `SegmentSpmm`."""
 

@@ -40,7 +40,7 @@ WIDEST = 256
 MOST = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class TmaBlockSpmmConfig(WalkedTilesConfig):
     """One point of the tuning space of `tma_block_spmm`."""
 

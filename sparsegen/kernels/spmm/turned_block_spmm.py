@@ -41,7 +41,7 @@ STEP_CYCLES = 275.0  # the least for a panel
 SLOWER = 1.17  # than the counted cycles of shared memory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class TurnedBlockSpmmConfig(Config):
     """One point of the tuning space of `turned_block_spmm`."""
 

@@ -36,7 +36,7 @@ INDEX_BYTES = 4
 LOADS = 13.0  # cycles of loads of B and stores of C, in parts of their sectors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class UspmmConfig(Config):
     """One point of the tuning space of `Uspmm`."""
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from sparsegen.kernels.config import Config, tunable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class UspmmVecConfig(Config):
     """One point of the tuning space of `UspmmVec`."""
 

@@ -159,6 +159,25 @@ def _declared(doc: str, default: int | StrEnum | Parameter | None, **metadata: o
     return dataclasses.field(default=default, metadata=metadata)
 
 
+class FieldNames(NamedTuple):
+    """Names of a problem class's fields by what they are, each in order; `batch` is none of the sizes."""
+
+    sizes: tuple[str, ...]
+    traits: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+
+@cache
+def field_names(problem_type: type) -> FieldNames:
+    """The names of a problem class's fields by what they are."""
+    fields = fields_of(problem_type).values()
+    return FieldNames(
+        tuple(f.name for f in fields if f.is_size and f.name != "batch"),
+        tuple(f.name for f in fields if f.is_trait),
+        tuple(f.name for f in fields if not f.is_size and not f.is_trait),
+    )
+
+
 @cache
 def fields_of(problem_type: type) -> Mapping[str, Field]:
     """The fields of a problem class by name, in order.

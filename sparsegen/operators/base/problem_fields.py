@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Self, cast
 from sparsegen.errors import ConfigError
 from sparsegen.matrix.csr import MAX_INDEX
 from sparsegen.operators.base.dtype import DType
-from sparsegen.operators.base.fields import Field, Parameter, fields_of
+from sparsegen.operators.base.fields import Field, Parameter, field_names, fields_of
+from sparsegen.system.compared import Compared
 
 
-class ProblemFields(ABC):
+class ProblemFields(Compared, ABC):
     """Common behaviour that follows from a problem's declared fields; see `Problem`, which adds what is computed.
 
     Raises:
@@ -58,7 +59,7 @@ class ProblemFields(ABC):
     @property
     def sizes(self) -> dict[str, int]:
         """Every size of a batch element by name, in the order of the fields."""
-        return {n: getattr(self, n) for n, field in self.fields.items() if field.is_size and n != "batch"}
+        return {name: getattr(self, name) for name in field_names(type(self)).sizes}
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
@@ -69,16 +70,12 @@ class ProblemFields(ABC):
     @property
     def traits(self) -> dict[str, StrEnum]:
         """Fields that have named values: dtype, layouts, epilogue, whether batch elements have their own values."""
-        return {name: getattr(self, name) for name, field in self.fields.items() if field.is_trait}
+        return {name: getattr(self, name) for name in field_names(type(self)).traits}
 
     @property
     def parameters(self) -> dict[str, Parameter]:
         """Fields that are neither sizes nor traits, by name, such as the expected density of a mask."""
-        return {
-            name: getattr(self, name)
-            for name, field in self.fields.items()
-            if not field.is_size and not field.is_trait
-        }
+        return {name: getattr(self, name) for name in field_names(type(self)).parameters}
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -97,7 +94,8 @@ class ProblemFields(ABC):
         Raises:
             ValueError: a word that a trait does not have, or a trait without a default is missing.
         """
-        traits = [field for field in fields_of(cls).values() if field.is_trait and not field.near]
+        fields = fields_of(cls)
+        traits = [field for name in field_names(cls).traits if not (field := fields[name]).near]
         words = [cast("type[StrEnum]", f.kind)(values.get(f.name, f.default)) for f in traits]
         return cls.operator, *words
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+from functools import partial
 from typing import Any
 
 import torch
@@ -264,9 +265,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
         if is_capturing(x) or not x.is_contiguous() or x.data_ptr() & MISALIGNED or not x.numel():
             return
 
-        def pays() -> bool:
-            return masked_products_pay(*asks)
-
+        pays = partial(masked_products_pay, *asks) if self.dense is Dense.AUTO else None
         settings = self.p, self.block, self.activation, self.own_seed, self.dense
         step: DropoutStep
         if mask is not None:
@@ -275,7 +274,8 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
             step = DenseStep(settings, pays, given, state)
         else:
             return
-        self._steps[kind_of_step(x)] = self._steps[LATEST] = step
+        if step.takes_all:
+            self._steps[kind_of_step(x)] = self._steps[LATEST] = step
 
     def _own_state(self, device: torch.device) -> Tensor:
         """The layer's seed and the step of its next mask, on a device."""

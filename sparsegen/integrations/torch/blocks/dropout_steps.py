@@ -19,13 +19,14 @@ from torch.nn.functional import linear
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.blocks.block_masks import BlockMaskTensor
 from sparsegen.integrations.torch.blocks.concurrent_gradients import GradientLaunches
+from sparsegen.integrations.torch.blocks.factors_ahead import FactorsAhead
 from sparsegen.integrations.torch.blocks.mask_launches import (
     independent,
     launch_draw,
     launch_drop,
     launch_factors,
 )
-from sparsegen.integrations.torch.blocks.mask_states import Named, names_like, states_like
+from sparsegen.integrations.torch.blocks.mask_states import generator_of, names_like, states_like
 from sparsegen.integrations.torch.blocks.masked_products import (
     dsd_gradients,
     gradient_launches,
@@ -33,10 +34,11 @@ from sparsegen.integrations.torch.blocks.masked_products import (
 )
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct
 from sparsegen.integrations.torch.calls.activations import Activation
+from sparsegen.integrations.torch.calls.devices import kernel_device
 from sparsegen.integrations.torch.calls.direct import Context, applied, is_watched
 from sparsegen.integrations.torch.calls.launches import Gradients
 from sparsegen.integrations.torch.calls.like_before import guards_of
-from sparsegen.integrations.torch.calls.prepared import MISALIGNED, is_capturing
+from sparsegen.integrations.torch.calls.prepared import MISALIGNED
 from sparsegen.plan.arrays import empty_tensors
 from sparsegen.system.bounded import Bounded
 
@@ -68,29 +70,36 @@ class DropoutStep(ABC):
         new_state: names a mask by PyTorch's generator, for calls of this kind.
         is_masked: true if masked products run, and not dense ones.
         activates: true if the product computes the layer's activation.
+        takes_all: false if it takes no tensors of this kind after all.
     """
 
     new_state: Callable[[], Any]
     is_masked: bool
     activates = False
+    takes_all = True
 
-    def __init__(self, settings: Settings, pays: Callable[[], bool], given: Given) -> None:
+    def __init__(self, settings: Settings, pays: Callable[[], bool] | None, given: Given) -> None:
         """
         Args:
             settings: the layer's.
-            pays: tells whether masked products run in the next call of this kind.
+            pays: tells whether masked products run in the next call of this kind; None where the settings do.
         """
         self._settings, self._pays = settings, pays
         self._guards = guards_of(*(one for one in given if one is not None))
+        self._captures = torch.cuda.is_current_stream_capturing if given[0].is_cuda else bool
 
     def is_for(self, settings: Settings, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-        """True for a call with equal settings and tensors of its kind, by the products that run."""
+        """True for a call with equal settings and tensors of its kind, by the products that run.
+
+        A CUDA graph captures other launches than those of dense products.
+        """
         given = (x, weight) if bias is None else (x, weight, bias)
         return (
             settings == self._settings
             and self._guards.check(*given)
             and not x.data_ptr() & MISALIGNED
-            and self._pays() is self.is_masked
+            and (self._pays is None or self._pays() is self.is_masked)
+            and (self.is_masked or not self._captures())
         )
 
     @abstractmethod
@@ -104,27 +113,24 @@ class DenseStep(DropoutStep):
     is_masked = False
 
     def __init__(
-        self,
-        settings: Settings,
-        pays: Callable[[], bool],
-        given: Given,
-        state: Tensor,
+        self, settings: Settings, pays: Callable[[], bool] | None, given: Given, state: Tensor
     ) -> None:
         """See `DropoutStep`."""
         super().__init__(settings, pays, given)
         x = given[0].detach()
         rows, self._shape = x.view(-1, x.shape[-1]), None if x.dim() == 2 else x.shape
-        self._multiplies = given[0].requires_grad
+        self._multiplies, device = given[0].requires_grad, kernel_device(x)
+        self._ahead: FactorsAhead | None = None
+        if self._multiplies and device is not None and not settings[3] and generator_of(x.device) is not None:
+            self._ahead = FactorsAhead(x, device, *settings[:2])
         make = launch_factors if self._multiplies else launch_drop  # the former look at no element
         self._launch = make(rows, state, settings[0], *settings[1])
         self.new_state = names_like(x)
 
-    def is_for(self, settings: Settings, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-        """See `DropoutStep.is_for`; a CUDA graph captures other launches."""
-        return super().is_for(settings, x, weight, bias) and not is_capturing(x)
-
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Named) -> Tensor:
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Any) -> Tensor:
         """See `DropoutStep`; numbers may stand for the state."""
+        if self._ahead is not None:
+            return linear(x * self._ahead(state), weight, bias)
         if self._shape is None:
             made = self._launch(x, state)
         elif self._multiplies:
@@ -142,7 +148,7 @@ class MaskedStep(DropoutStep):
     def __init__(
         self,
         settings: Settings,
-        pays: Callable[[], bool],
+        pays: Callable[[], bool] | None,
         given: Given,
         state: Tensor,
         mask: BlockMaskTensor,
@@ -164,17 +170,14 @@ class MaskedStep(DropoutStep):
         self.new_state = states_like(x)
         self._draw = launch_draw(state, mask.layout, independent(settings[0]), early=early)
         self._product = product_launch(rows, weight, bias, mask.words, *rest, relu, str(Dense.NEVER))
+        # PyTorch's own products take matrices alone.
+        self.takes_all = len(shape) == 2 or not isinstance(self._product, PlainProduct)
         self._mask = *rest, str(Dense.NEVER)
         self._empty_x = self._empty_y = _nothing
         if len(shape) != 2:
             self._empty_x = empty_tensors(torch, shape, x.dtype, x.device)
             self._empty_y = empty_tensors(torch, (*shape[:-1], weight.shape[0]), x.dtype, x.device)
         self._gradients: dict[tuple[bool, ...], _Learned] = {}  # by those that are needed
-
-    def is_for(self, settings: Settings, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-        """See `DropoutStep.is_for`; PyTorch's own products take matrices alone."""
-        takes = x.dim() == 2 or not isinstance(self._product, PlainProduct)
-        return takes and super().is_for(settings, x, weight, bias)
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor) -> Tensor:
         """See `DropoutStep`; one is added to the state's step."""

@@ -196,9 +196,9 @@ def launch_factors(
     return launch
 
 
-def _of(state: Named) -> tuple[int, int, int]:
-    """The address of a state, or 0, a seed and a step."""
-    return (0, *state) if isinstance(state, tuple) else (state.data_ptr(), 0, 0)
+def _of(state: Named) -> tuple[int, int, int, int]:
+    """The address of a state, or 0, a seed and a step; and 0, as one mask is asked for."""
+    return (0, *state, 0) if isinstance(state, tuple) else (state.data_ptr(), 0, 0, 0)
 
 
 def _dropping(x: Tensor, p: float, block: tuple[int, int]) -> tuple[Callable[[], Bound] | None, LiveElements]:

@@ -6,19 +6,18 @@ That holds for cuBLAS as for kernels of ours.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from sparsegen.dispatch.padded_dense import is_dense_faster_padded, padded_product
 from sparsegen.integrations.torch.blocks.plain_products import PlainProduct
-from sparsegen.integrations.torch.calls.copied_operands import is_dense_faster_padded, is_faster_padded
+from sparsegen.integrations.torch.calls.copied_operands import is_faster_padded
 from sparsegen.integrations.torch.calls.launches import Place, Result, View, launch_of
-from sparsegen.integrations.torch.calls.prepared import VECTOR_BYTES
 from sparsegen.integrations.torch.calls.row_copies import RowCopy, padded_to
 from sparsegen.kernels.base import Device
-from sparsegen.operators import MaskedProblem, Rest, SddProblem
-from sparsegen.system.integers import round_up
+from sparsegen.operators import MaskedProblem
 
 
 def padded(problem: MaskedProblem, device: Device) -> MaskedProblem | None:
@@ -30,26 +29,17 @@ def padded(problem: MaskedProblem, device: Device) -> MaskedProblem | None:
     Raises:
         DatabaseError, PinsError: see `sparsegen.lookup`.
     """
-    wider = _wider(problem)
+    wider = padded_product(problem)
     return wider if wider != problem and is_faster_padded(problem, wider, device) else None
 
 
 def padded_for_dense(problem: MaskedProblem, device: Device) -> MaskedProblem | None:
     """The same for PyTorch's own product.
 
-    Two kinds are on no padded copies. Results in another's memory, whose dead blocks stay as they were, are asked of
-    our kernels alone (`Dense.NEVER`). Results of ``dsd_transposed`` by rows are asked of `sparsegen.prepare` alone,
-    which takes operands as they lie; functions here have them by columns.
+    Results in another's memory, whose dead blocks stay as they were, are asked of our kernels alone (`Dense.NEVER`).
     """
-    wider = _wider(problem)
+    wider = padded_product(problem)
     return wider if wider != problem and is_dense_faster_padded(problem, wider, device) else None
-
-
-def _wider(problem: MaskedProblem) -> MaskedProblem:
-    p, vector = problem, VECTOR_BYTES // problem.dtype.itemsize
-    wider = replace(p, k=round_up(p.k, vector), n=round_up(p.n, vector))
-    is_kept = isinstance(p, SddProblem) and p.rest is Rest.KEPT  # the result is another's memory
-    return p if is_kept and wider.k != p.k else wider
 
 
 class PaddedProduct:

@@ -35,6 +35,7 @@ class ConvCall:
         problem: the problem of the tensors.
         rest: the operator's arguments after the tensors.
         dense: what the caller permits.
+        is_whole: all blocks of masks are live.
         decision: whether our kernel runs; None until that is known.
         runs_kernel: true if it does, once that no longer depends on how the call comes.
         launch, pack: made when the kernel first runs; pack of masks that come as bools.
@@ -43,6 +44,7 @@ class ConvCall:
     problem: MaskedConv2dProblem
     rest: tuple[Any, ...]
     dense: Dense
+    is_whole: bool
     decision: Decision | None = None
     runs_kernel: bool | None = None
     launch: Callable[..., Tensor] | None = None
@@ -57,6 +59,7 @@ class ConvCall:
         mask: Tensor,
         words: Tensor | None,
         is_earlier: bool,
+        is_whole: bool,
         sides: Sequence[object],
         groups: int,
         mask_of: MaskOf | str,
@@ -83,7 +86,7 @@ class ConvCall:
             )
         policy = conv_choice.policy_for(dense, x)
         own = problem.groups.count, str(problem.mask_of), problem.density.share, relu, is_earlier, str(policy)
-        return cls(problem, (*sides_of(problem), *own), policy)
+        return cls(problem, (*sides_of(problem), *own), policy, is_whole)
 
     def __call__(
         self,
@@ -106,7 +109,8 @@ class ConvCall:
             if self.runs_kernel is None and self.launch is None and what is not Asked.MORE:
                 self._make_ready(what, (x, weight, bias), mask, words)
             groups, mask_of, _, relu, *_ = self.rest[4:]
-            given = x, weight, bias, mask, self.rest[:4], groups, MaskOf(mask_of), relu
+            live = None if self.is_whole else mask
+            given = x, weight, bias, live, self.rest[:4], groups, MaskOf(mask_of), relu
             return dense_convolution(*given, what)
         if what is Asked.MORE:
             words = words_of(mask) if words is None else words
@@ -140,7 +144,7 @@ class ConvCall:
     def _decided(self, device: torch.device) -> bool:
         """True if our kernel runs, given how this call comes; also if that is not known yet."""
         if self.decision is None:
-            self.decision = conv_choice.decided(self.problem, device, self.dense)
+            self.decision = conv_choice.decided(self.problem, device, self.dense, self.is_whole)
         if self.decision is None:
             return True
         if self.decision.is_settled:

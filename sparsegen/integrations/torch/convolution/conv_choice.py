@@ -63,7 +63,9 @@ def _dense(
     return dense_convolution(*given, p.epilogue is ConvEpilogue.BIAS_RELU, Asked.NOTHING)
 
 
-def decided(problem: MaskedConv2dProblem, device: torch.device, dense: Dense) -> Decision | None:
+def decided(
+    problem: MaskedConv2dProblem, device: torch.device, dense: Dense, is_whole: bool = False
+) -> Decision | None:
     """Decides whether the kernel takes less time than the dense convolution with its result zeroed outside the mask.
 
     On a GPU the first call with this problem races both on a random mask of its density, forward, unless the tuning
@@ -73,11 +75,14 @@ def decided(problem: MaskedConv2dProblem, device: torch.device, dense: Dense) ->
 
     Args:
         dense: what the caller permits, as `policy_for` gives it.
+        is_whole: all blocks of masks are live, so that no dense result is zeroed.
     """
     where, launched, context = kernel_device_of(device), problem, ""
     if dense is Dense.AUTO and (copied := with_channels_last(problem, where)) is not None:
         launched, context = copied, digest_of(problem)  # the kernel is that one's, beside the copies
-    entrants = partial(_entrants, problem, launched, device)
+    if is_whole:
+        context = digest_of(context, "all blocks are live")
+    entrants = partial(_entrants, problem, launched, device, is_whole)
     return decide(Task.CONVOLUTION, launched, where, entrants, dense, context=context)
 
 
@@ -93,6 +98,7 @@ def policy_for(dense: Dense | str, x: Tensor) -> Dense:
 @constant_result
 def runs_masked_in_graph(
     dense: str,
+    is_whole: bool,
     sizes: tuple[tuple[int, ...], tuple[int, ...]] | None,
     has_bias: bool,
     dtype: torch.dtype,
@@ -103,7 +109,7 @@ def runs_masked_in_graph(
     """True if the operator with the mask runs, while a graph is traced, to which the answer is a constant.
 
     Args:
-        dense: see `decided`.
+        dense, is_whole: see `decided`.
         sizes: sizes of x and of the weight; None if the caller decided.
         order: x's.
         options: see `problem_of`, tuples in the place of lists.
@@ -116,7 +122,7 @@ def runs_masked_in_graph(
     x, weight = (torch.empty(size, dtype=dtype, device="meta") for size in sizes)
     bias = torch.empty(sizes[1][0], dtype=dtype, device="meta") if has_bias else None
     problem = problem_of(x.contiguous(memory_format=order), weight, bias, *options)
-    decision = decided(problem, torch.device(device), Dense(dense))
+    decision = decided(problem, torch.device(device), Dense(dense), is_whole)
     return decision is None or decision.ours_runs()
 
 
@@ -126,7 +132,9 @@ def sizes_of(x: Tensor, weight: Tensor) -> tuple[tuple[int, ...], tuple[int, ...
     return first, second
 
 
-def _entrants(problem: MaskedConv2dProblem, launched: MaskedConv2dProblem, where: torch.device) -> Entrants:
+def _entrants(
+    problem: MaskedConv2dProblem, launched: MaskedConv2dProblem, where: torch.device, is_whole: bool
+) -> Entrants:
     """A call of the kernel on a mask of bools, and of the dense convolution.
 
     Args:
@@ -135,10 +143,10 @@ def _entrants(problem: MaskedConv2dProblem, launched: MaskedConv2dProblem, where
     device = kernel_device_of(where)
     assert device is not None
     launcher = operators.get(launched, device).launcher
-    return Entrants(launcher.variant, lambda _: _both(problem, where), CALLS)
+    return Entrants(launcher.variant, lambda _: _both(problem, where, is_whole), CALLS)
 
 
-def _both(problem: MaskedConv2dProblem, where: torch.device) -> Pair:
+def _both(problem: MaskedConv2dProblem, where: torch.device, is_whole: bool) -> Pair:
     """Both calls, on tensors that are drawn without PyTorch's own generators."""
     p, dtype, generator = problem, getattr(torch, problem.dtype.value), seeded(where)
 
@@ -149,17 +157,19 @@ def _both(problem: MaskedConv2dProblem, where: torch.device) -> Pair:
     weight = drawn(p.filters, p.group_channels, p.filter_size.rows, p.filter_size.columns)
     bias = drawn(p.filters) if p.epilogue.has_bias else None
     mask = drawn_blocks(p.density, (p.batch, *p.mask_shape), generator)
+    whole = PackedMask.of(torch.ones_like(mask)) if is_whole else None
     sides, relu = sides_of(p), p.epilogue is ConvEpilogue.BIAS_RELU
     rest = *sides, p.groups.count, str(p.mask_of), p.density.share, relu
 
     @torch.no_grad()
     def masked() -> Tensor:
-        result: Tensor = _launched(x, weight, bias, PackedMask.of(mask).words, *rest)
+        words = PackedMask.of(mask).words if whole is None else whole.words
+        result: Tensor = _launched(x, weight, bias, words, *rest)
         return result
 
     @torch.no_grad()
     def dense() -> Tensor:
-        given = x, weight, bias, mask, sides, p.groups.count, p.mask_of, relu
+        given = x, weight, bias, mask if whole is None else None, sides, p.groups.count, p.mask_of, relu
         return dense_convolution(*given, Asked.NOTHING)
 
     return masked, dense

@@ -39,7 +39,7 @@ def dense_convolution(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    mask: Tensor,
+    mask: Tensor | None,
     sides: Sequence[Any],
     groups: int,
     mask_of: MaskOf,
@@ -49,7 +49,7 @@ def dense_convolution(
     """The masked convolution by PyTorch's dense one, with its gradients.
 
     Args:
-        mask: bools, images × rows × columns of blocks.
+        mask: bools, images × rows × columns of blocks; None if all are live.
         sides: rows and columns of stride, padding, dilation and of a block of the mask.
         what: is asked of the call; where that is nothing, what is computed may be written in place.
     """
@@ -58,7 +58,7 @@ def dense_convolution(
     if order is torch.contiguous_format and weight.stride(3) != 1:
         # Filters with channels innermost bring PyTorch to copy images and result; 1 × 1 filters are contiguous as well.
         weight = weight.clone(memory_format=order)
-    if mask_of is MaskOf.ANY_INPUT:
+    if mask is not None and mask_of is MaskOf.ANY_INPUT:
         x = zeroed_copy(x, mask, block) if at_once else zero_outside(x, mask, block)
     convolve = _with_gradients if what is Asked.GRADIENT else functional.conv2d
     with without_autocast(x), fastest_algorithms(x):
@@ -66,7 +66,7 @@ def dense_convolution(
     if relu:
         found = found.relu_() if at_once else found.relu()
     found = found.contiguous(memory_format=order)
-    if mask_of is not MaskOf.OUTPUT:
+    if mask is None or mask_of is not MaskOf.OUTPUT:
         return found
     return zeroed(found, mask, block) if at_once else zero_outside(found, mask, block)
 

@@ -80,8 +80,10 @@ def masked_conv2d(
     Raises:
         OperandError, ConfigError: shapes, dtypes, devices or sides that do not fit.
     """
-    blocks, words, earlier = (
-        (mask.blocks, mask.words, mask.is_earlier) if isinstance(mask, PackedMask) else (mask, None, False)
+    blocks, words, earlier, whole = (
+        (mask.blocks, mask.words, mask.is_earlier, mask.is_whole)
+        if isinstance(mask, PackedMask)
+        else (mask, None, False, False)
     )
     sides: tuple[Any, ...] = stride, padding, dilation, block
     options: Any = sides, groups, mask_of, density, relu, dense
@@ -96,7 +98,7 @@ def masked_conv2d(
     watched, kind = is_watched(), None
     if not (watched and is_compiling()):  # a compiler reads no bytes
         try:  # as bytes 1, 1.0 and True differ, as they do to the checks; of version 2 equal objects have equal ones
-            kind = masked_conv2d, earlier, dumps((sides, groups, density, relu), 2), mask_of, dense
+            kind = masked_conv2d, earlier, whole, dumps((sides, groups, density, relu), 2), mask_of, dense
             hash(kind)
         except (TypeError, ValueError):  # other objects, such as symbolic sizes, are not cached
             kind = None
@@ -111,8 +113,8 @@ def masked_conv2d(
     if (
         what is Asked.MORE and is_compiling()
     ):  # a problem is no tensor: operators make and check it when they run
-        return _traced(x, weight, blocks, bias, words, earlier, *options)
-    made_with = *tensors, earlier, *options
+        return _traced(x, weight, blocks, bias, words, earlier, whole, *options)
+    made_with = *tensors, earlier, whole, *options
     call = ConvCall.of(*made_with) if kind is None else calls.target(kind, tensors, ConvCall.of, made_with)
     return call(what, x, weight, bias, blocks, words)
 
@@ -124,6 +126,7 @@ def _traced(
     bias: Tensor | None,
     words: Tensor | None,
     is_earlier: bool,
+    is_whole: bool,
     sides: tuple[object, ...],
     groups: int,
     mask_of: MaskOf | str,
@@ -138,14 +141,15 @@ def _traced(
     policy = policy_for(dense, x)
     tried = sizes_of(x, weight) if policy is Dense.AUTO else None
     runs_masked = runs_masked_in_graph(
-        *(str(policy), tried, bias is not None, x.dtype, str(x.device), memory_format(x)),
+        *(str(policy), is_whole, tried, bias is not None, x.dtype, str(x.device), memory_format(x)),
         *(tuple(map(tuple, pairs)), groups, str(mask_of), density, relu),
     )
     if not runs_masked:
-        return dense_convolution(x, weight, bias, mask, pairs, groups, MaskOf(mask_of), relu)
+        live = None if is_whole else mask
+        return dense_convolution(x, weight, bias, live, pairs, groups, MaskOf(mask_of), relu)
     result: Tensor = masked_conv_operators.masked_conv2d(
         *(x, weight, bias, words_of(mask) if words is None else words, *pairs),
-        *(groups, str(mask_of), density, relu, is_earlier, str(policy)),
+        *(groups, str(mask_of), density, relu, is_earlier, str(Dense.NEVER if is_whole else policy)),
     )
     return result
 

@@ -35,11 +35,13 @@ class PackedMask:
         words: words of the mask.
         is_earlier: the words, and the layer's filters and bias, were written before the kernel began that comes before
             the layer's on the stream; then that of the layer reads them while the other still ends.
+        is_whole: all blocks are live: a dense convolution needs no zeros.
     """
 
     blocks: Tensor
     words: Tensor
     is_earlier: bool = False
+    is_whole: bool = False
 
     @classmethod
     def of(cls, mask: Tensor) -> PackedMask:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 from torch import nn
 
 from sparsegen.integrations.torch.calls.activations import Activation
 from sparsegen.integrations.torch.calls.layer_weights import has_own_hooks
-from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
+from sparsegen.integrations.torch.calls.replacement import Replacement
 from sparsegen.integrations.torch.models.model_trace import ActivationSite
 from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart
@@ -48,7 +48,7 @@ class Arranger:
         self,
         model: nn.Module,
         dense: Mapping[str, nn.Module],
-        sparse: Mapping[str, SparseLinear | DepthwiseConv2d],
+        sparse: Mapping[str, Replacement],
         sites: Sequence[ActivationSite] = (),
         shared: Sequence[Sequence[str]] = (),
         holders: Mapping[str, nn.Module] = MappingProxyType({}),
@@ -61,7 +61,9 @@ class Arranger:
         self.model, self.sparse = model, sparse
         self._holders = {**sparse, **holders}
         self.sites = tuple(
-            site for site in sites if set(site.layers) <= sparse.keys() and _is_taken(site, sparse)
+            site
+            for site in sites
+            if all(name in sparse and sparse[name].takes(site.activation) for name in site.layers)
         )
         of_layer = {name: site for site in self.sites for name in site.layers}
         self.shared = tuple(
@@ -72,7 +74,7 @@ class Arranger:
         )
         self._dense = dense
         # Before any trial, so that equal models have equal handles, which name code in Inductor's cache.
-        linear = {name: layer for name, layer in sparse.items() if isinstance(layer, SparseLinear)}
+        linear: Mapping[str, Any] = sparse
         self._together = {names: SharedInput([linear[name] for name in names]) for names in self.shared}
         self._modules = {site.names: model.get_submodule(site.names[0]) for site in self.sites}
 
@@ -92,8 +94,7 @@ class Arranger:
         """
         for name, layer in self.sparse.items():
             layer.activation = Activation.NONE
-            if isinstance(layer, SparseLinear):
-                layer.shares(None)
+            layer.shares(None)
             module = self._holders[name] if name in forms else self._dense[name]
             _put(self.model, name, module)
         for site in self.sites:
@@ -104,24 +105,10 @@ class Arranger:
             for name in site.layers if fuses else ():
                 self.sparse[name].activation = site.activation
         for names, together in self._together.items():
-            layers = [layer for name in names if isinstance(layer := self.sparse[name], SparseLinear)]
-            has_one_activation = len({layer.activation for layer in layers}) == 1
+            has_one_activation = len({layer.activation for layer in together.layers}) == 1
             if has_one_activation and all(forms.get(name, PLAIN).one_launch for name in names):
-                for number, layer in enumerate(layers):
-                    layer.shares(SharedPart(together, number))
-
-
-def shape_of(layer: SparseLinear | DepthwiseConv2d) -> tuple[int, int]:
-    """Rows and columns of a layer's weight; of a depthwise one channels and taps."""
-    if isinstance(layer, DepthwiseConv2d):
-        return layer.out_channels, math.prod(layer.kernel_size)
-    return layer.pattern.shape
-
-
-def _is_taken(site: ActivationSite, layers: Mapping[str, SparseLinear | DepthwiseConv2d]) -> bool:
-    """True if an activation may be part of all the layers whose results it gets."""
-    own = (layers[name] for name in site.layers)
-    return all(layer.takes(site.activation) for layer in own if isinstance(layer, DepthwiseConv2d))
+                for number, name in enumerate(names):
+                    self.sparse[name].shares(SharedPart(together, number))
 
 
 def _alike(names: Sequence[str], sites: Mapping[str, ActivationSite]) -> Iterator[tuple[str, ...]]:

@@ -15,8 +15,9 @@ from sparsegen import arguments
 from sparsegen.dispatch.options import Dense
 from sparsegen.dispatch.pruned_times import LayerTime
 from sparsegen.errors import OperandError, PruningError
+from sparsegen.integrations.torch.calls.replacement import Replacement
 from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
-from sparsegen.integrations.torch.models.arrangement import Arranger, Form, shape_of, sites_in_sequences
+from sparsegen.integrations.torch.models.arrangement import Arranger, Form, sites_in_sequences
 from sparsegen.integrations.torch.models.candidates import Candidates, kind_of
 from sparsegen.integrations.torch.models.conversion_report import ConversionReport, ConvertedLayer, DenseLayer
 from sparsegen.integrations.torch.models.folding import folded
@@ -146,7 +147,7 @@ def convert(
             candidates.leave_low_bits()
             if rounding is None:
                 candidates.leave_slower(times, asked)
-        ready: dict[str, SparseLinear | DepthwiseConv2d] = {}
+        ready: dict[str, Replacement] = {}
         holders: dict[str, nn.Module] = {}
         for name, module in candidates.layers.items():
             matrix = pruned.matrices[name]
@@ -157,7 +158,7 @@ def convert(
                 places = SparsePattern(matrix, run_dense=policy, db=db)
                 ready[name] = _on_pattern(module, places, torch.tensor(matrix.values), rounding)
         for name, module in candidates.depthwise.items():
-            ready[name] = DepthwiseConv2d.from_dense(module)
+            ready[name] = DepthwiseConv2d.from_dense(module, run_dense=policy)
         undone.pop_all()
     dense_layers = {**candidates.layers, **candidates.depthwise}
     found = None
@@ -183,7 +184,7 @@ def convert(
 
 def conversion_report(
     model: nn.Module,
-    ready: Mapping[str, SparseLinear | DepthwiseConv2d],
+    ready: Mapping[str, Replacement],
     left: Mapping[str, DenseLayer],
     tokens: Sequence[int],
     times: Mapping[str, tuple[LayerTime, ...]],
@@ -209,11 +210,12 @@ def conversion_report(
     converted = tuple(
         ConvertedLayer(
             name,
-            *_size(layer),
+            *layer.size(),
             times.get(name, ()),
             layer.activation,
-            together.get(name, ()),
-            *_rounded(layer),
+            together[name],
+            layer.rounding,
+            layer.rounding_error,
         )
         for name, layer in ready.items()
         if name not in left
@@ -240,25 +242,12 @@ def _mask(module: nn.Conv2d, matrix: CsrMatrix) -> Tensor:
     return kept.reshape(filters, *sizes, channels).permute(0, 3, 1, 2)
 
 
-def _size(layer: SparseLinear | DepthwiseConv2d) -> tuple[tuple[int, int], int]:
-    """Shape and nonzeros of a layer's weight; a depthwise one keeps all."""
-    nnz = layer.weight.numel() if isinstance(layer, DepthwiseConv2d) else layer.pattern.nnz
-    return shape_of(layer), nnz
-
-
-def _together(layers: Mapping[str, SparseLinear | DepthwiseConv2d]) -> dict[str, tuple[str, ...]]:
-    """The layers that share a launch, by each one's name."""
+def _together(layers: Mapping[str, Replacement]) -> dict[str, tuple[str, ...]]:
+    """The layers that share a launch, by each one's name; none of one that has its own."""
     of_layer = {id(layer): name for name, layer in layers.items()}
-    found = {}
-    for name, layer in layers.items():
-        if isinstance(layer, SparseLinear) and layer.one_launch_with:
-            found[name] = tuple(of_layer[id(other)] for other in layer.one_launch_with)
-    return found
-
-
-def _rounded(layer: SparseLinear | DepthwiseConv2d) -> tuple[Quantization | None, float | None]:
-    """Rounding of a layer's values, and the error of their norm; None of one whose values were not rounded."""
-    return (layer.rounding, layer.rounding_error) if isinstance(layer, QuantizedLinear) else (None, None)
+    return {
+        name: tuple(of_layer[id(other)] for other in layer.one_launch_with) for name, layer in layers.items()
+    }
 
 
 def _why_not(name: str, found: InSitu) -> str:

@@ -21,8 +21,8 @@ from sparsegen import backends
 from sparsegen.dispatch.decision import Decision
 from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch.calls.example_inputs import arguments_of
-from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
-from sparsegen.integrations.torch.models.arrangement import PLAIN, Arranger, Form, shape_of
+from sparsegen.integrations.torch.calls.replacement import Replacement
+from sparsegen.integrations.torch.models.arrangement import PLAIN, Arranger, Form
 from sparsegen.integrations.torch.models.model_clock import (
     ROUNDS,
     Arrange,
@@ -34,16 +34,12 @@ from sparsegen.integrations.torch.models.model_clock import (
 )
 from sparsegen.integrations.torch.models.model_facts import ModelFacts
 from sparsegen.integrations.torch.models.model_trace import agree, trace
-from sparsegen.integrations.torch.pattern.linear import SparseLinear
 from sparsegen.integrations.torch.pattern.pointwise import Convertible
-from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
 from sparsegen.kernels.base import Device
 from sparsegen.measure.decision import Times, decide_model
 from sparsegen.tuning_db.records import Called
 
 log = logging.getLogger(__name__)
-
-DENSITY_STEP = 0.05  # layers whose densities round to the same multiple are decided together
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +94,7 @@ class InSitu:
 def decide(
     model: nn.Module,
     dense: Mapping[str, Convertible],
-    sparse: Mapping[str, SparseLinear | DepthwiseConv2d],
+    sparse: Mapping[str, Replacement],
     example_inputs: object,
     clock: ModelClock | None = None,
     *,
@@ -174,24 +170,19 @@ def decide(
 
 
 @contextmanager
-def _never_dense(layers: Iterable[SparseLinear | DepthwiseConv2d]) -> Iterator[None]:
-    """Lets layers run sparse products alone, as the dense ones are in the model beside which they are timed.
+def _never_dense(layers: Iterable[Replacement]) -> Iterator[None]:
+    """Lets layers run our kernels alone, as the dense ones are in the model beside which they are timed.
 
     Rounded layers race dense products of their codes, which the model has not.
     """
-    patterns = [
-        layer.pattern
-        for layer in layers
-        if isinstance(layer, SparseLinear) and not isinstance(layer, QuantizedLinear)
-    ]
-    before = [pattern.run_dense for pattern in patterns]
-    for pattern in patterns:
-        pattern.run_dense = Dense.NEVER
+    before = [(layer, layer.run_dense) for layer in layers if layer.rounding is None]
+    for layer, _ in before:
+        layer.run_dense = Dense.NEVER
     try:
         yield
     finally:
-        for pattern, policy in zip(patterns, before, strict=True):
-            pattern.run_dense = policy
+        for layer, policy in before:
+            layer.run_dense = policy
 
 
 class _Trials:
@@ -245,9 +236,8 @@ class _Trials:
             self._steps[number] = replace(step, kept=stays, dropped=step.kept and not stays)
         self._arranger.arrange(self._kept)
         for name, layer in self._arranger.sparse.items():
-            runs_alone = name in self._kept and not self._kept[name].one_launch
-            if isinstance(layer, SparseLinear) and not runs_alone:
-                layer.pattern.forget()  # drops what only trials ran
+            if name not in self._kept or self._kept[name].one_launch:
+                layer.forget()
         return InSitu(before, after, self._called is Called.DEVICE, tuple(self._steps), ())
 
     def _raced(
@@ -319,18 +309,11 @@ def _groups(arranger: Arranger, tokens: Mapping[str, tuple[int, ...]]) -> list[t
     for name in sparse:
         if name in tokens:
             together = sharing.get(name, (name,))
-            shapes = tuple(_likeness(sparse[n]) for n in together)
+            shapes = tuple(sparse[n].likeness() for n in together)
             key = (tokens[name], len(together), shapes, before.get(name))
             groups.setdefault(key, []).append(name)
 
     def work(names: Sequence[str]) -> int:
-        return sum(math.prod(shape_of(sparse[n])) * max(1, sum(tokens[n])) for n in names)
+        return sum(math.prod(sparse[n].size()[0]) * max(1, sum(tokens[n])) for n in names)
 
     return sorted((tuple(names) for names in groups.values()), key=work, reverse=True)
-
-
-def _likeness(layer: SparseLinear | DepthwiseConv2d) -> tuple[Any, ...]:
-    if isinstance(layer, DepthwiseConv2d):
-        return shape_of(layer), layer.stride, layer.dilation, layer.bias is None, layer.weight.dtype
-    density = round((1 - layer.pattern.sparsity) / DENSITY_STEP)
-    return layer.pattern.shape, density, layer.bias is None, layer.dtype

@@ -17,14 +17,11 @@ from sparsegen.backends.executor import Toolchain
 from sparsegen.dispatch.dense_or_sparse import Faster
 from sparsegen.errors import SparsegenError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
-from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device
-from sparsegen.integrations.torch.convolution.depthwise import DepthwiseConv2d
+from sparsegen.integrations.torch.calls.replacement import Replacement
 from sparsegen.integrations.torch.models.arrangement import Form
-from sparsegen.integrations.torch.pattern.linear import SparseLinear
-from sparsegen.integrations.torch.pattern.quantized_linear import QuantizedLinear
 from sparsegen.kernels.config import Config
 from sparsegen.measure.decision import ModelLayer, digest_of
-from sparsegen.operators import Epilogue, Layout, Problem, SpmmProblem
+from sparsegen.operators import Epilogue, Problem, SpmmProblem
 from sparsegen.plan.variants import compile_variant
 
 
@@ -40,7 +37,7 @@ class ModelFacts:
         self,
         model: nn.Module,
         example_inputs: object,
-        sparse: Mapping[str, SparseLinear | DepthwiseConv2d],
+        sparse: Mapping[str, Replacement],
         tokens: Mapping[str, tuple[int, ...]],
         *,
         captures: bool,
@@ -56,8 +53,10 @@ class ModelFacts:
             DatabaseError, PinsError: see `sparsegen.lookup`.
         """
         self._tokens = tokens
-        self._layers = {name: _looked_up(sparse[name], counts) for name, counts in tokens.items()}
-        self._codes = {n: str(la.rounding) for n, la in sparse.items() if isinstance(la, QuantizedLinear)}
+        self._layers = {
+            name: sparse[name].looked_up(max(counts, default=0)) for name, counts in tokens.items()
+        }
+        self._codes = {n: str(la.rounding) for n, la in sparse.items() if la.rounding is not None}
         modules = [f"{name} {type(m).__qualname__} {m.extra_repr()}" for name, m in model.named_modules()]
         leaves, structure = pytree.tree_flatten(example_inputs)
         given = [
@@ -132,21 +131,6 @@ class ModelFacts:
 def _compiled(config: Config, problem: Problem, toolchain: Toolchain) -> None:
     with suppress(SparsegenError):
         compile_variant(config, problem, toolchain)
-
-
-def _looked_up(layer: SparseLinear | DepthwiseConv2d, tokens: tuple[int, ...]) -> ModelLayer | None:
-    """The layer's own product; None where no kernel of ours runs, so that nothing is recorded, and for a convolution
-    that is no product.
-    """
-    if isinstance(layer, DepthwiseConv2d):
-        return None
-    device, count = kernel_device(layer.values), max(tokens, default=0)
-    if device is None or not count:
-        return None
-    epilogue = epilogue_of(Activation.NONE, has_bias=layer.bias is not None)
-    m, k = layer.pattern.shape
-    problem = SpmmProblem(m, k, count, DTYPES[layer.values.dtype], Layout.COLUMN, epilogue)
-    return ModelLayer.of(problem, layer.pattern.matrix, device, layer.pattern.db)
 
 
 def _described(name: str, value: object) -> str:

@@ -16,7 +16,7 @@ from sparsegen.dispatch.options import Dense, OnMiss
 from sparsegen.errors import DeviceUnavailableError, MatrixError, OperandError, PruningError
 from sparsegen.integrations.torch.calls.activations import Activation, epilogue_of
 from sparsegen.integrations.torch.calls.autocast import autocast_dtype, is_any_autocast
-from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device_of
+from sparsegen.integrations.torch.calls.devices import DTYPES, kernel_device, kernel_device_of
 from sparsegen.integrations.torch.calls.direct import Asked, asked, is_compiled_inference
 from sparsegen.integrations.torch.calls.layer_weights import (
     current_bias,
@@ -24,6 +24,7 @@ from sparsegen.integrations.torch.calls.layer_weights import (
     keep_hooks,
     trains,
 )
+from sparsegen.integrations.torch.calls.replacement import Replacement
 from sparsegen.integrations.torch.calls.tensor_checks import no_tensor, require_parameter_dtype
 from sparsegen.integrations.torch.pattern.compiled_layers import compiled_linear, traced_as
 from sparsegen.integrations.torch.pattern.pattern import SparsePattern
@@ -38,13 +39,24 @@ from sparsegen.integrations.torch.pattern.products import (
 from sparsegen.integrations.torch.pattern.shared_input import Part
 from sparsegen.matrix.csr import CsrMatrix
 from sparsegen.matrix.foreign import describe
-from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType, quantized_as
+from sparsegen.measure.decision import ModelLayer
+from sparsegen.operators import (
+    Layout,
+    Quantization,
+    QuantizedMatrix,
+    ScaleGroup,
+    SpmmProblem,
+    ValueType,
+    quantized_as,
+)
 from sparsegen.pruning.pruner import prune
 from sparsegen.pruning.request import PatternName
 from sparsegen.tuning_db.records import MeasuredAs
 
+DENSITY_STEP = 0.05  # layers whose densities round to the same multiple are decided together
 
-class SparseLinear(PatternModule):
+
+class SparseLinear(PatternModule, Replacement):
     """Y = activation(X · Wᵀ + bias), like ``torch.nn.Linear``, with W stored and multiplied as its nonzeros.
 
     The values are a parameter and train; the pattern stays. While they require a gradient each call brings them to
@@ -287,8 +299,39 @@ class SparseLinear(PatternModule):
 
     @property
     def one_launch_with(self) -> tuple[SparseLinear, ...]:
-        """All layers of the launch that this one shares with others, itself among them; empty where it has its own."""
+        """See `Replacement`."""
         return () if self._shared is None else self._shared.layers
+
+    @property
+    def run_dense(self) -> Dense:
+        """The pattern's, see `SparsePattern`."""
+        return self.pattern.run_dense
+
+    @run_dense.setter
+    def run_dense(self, policy: Dense) -> None:
+        self.pattern.run_dense = policy
+
+    def size(self) -> tuple[tuple[int, int], int]:
+        """Rows and columns of the weight, and its nonzeros."""
+        return self.pattern.shape, self.pattern.nnz
+
+    def likeness(self) -> tuple[object, ...]:
+        """See `Replacement`."""
+        density = round((1 - self.pattern.sparsity) / DENSITY_STEP)
+        return self.pattern.shape, density, self.bias is None, self.dtype
+
+    def looked_up(self, tokens: int) -> ModelLayer | None:
+        """See `Replacement`."""
+        device = kernel_device(self.values)
+        if device is None or not tokens:
+            return None
+        epilogue = epilogue_of(Activation.NONE, has_bias=self.bias is not None)
+        problem = SpmmProblem(*self.pattern.shape, tokens, DTYPES[self.values.dtype], Layout.COLUMN, epilogue)
+        return ModelLayer.of(problem, self.pattern.matrix, device, self.pattern.db)
+
+    def forget(self) -> None:
+        """Free all that was prepared; see `SparsePattern.forget`."""
+        self.pattern.forget()
 
     def forward(self, x: Tensor) -> Tensor:
         """X of any number of leading dimensions, the last of in_features; or a jagged nested tensor of such rows.

@@ -30,6 +30,7 @@ from sparsegen.integrations.torch.pattern.pattern import SparsePattern
 from sparsegen.integrations.torch.pattern.prepared_linear import PreparedLinear
 from sparsegen.integrations.torch.pattern.products import linear_at_once
 from sparsegen.kernels.base import Device
+from sparsegen.kernels.layouts.lane_stream_config import MAX_N
 from sparsegen.measure.decision import Entrants, decide
 from sparsegen.operators import Quantization, QuantizedMatrix, ScaleGroup, ValueType, quantized_as
 from sparsegen.plan.expanded_codes import ExpandedCodes
@@ -71,8 +72,8 @@ class QuantizedLinear(SparseLinear):
     scales: Tensor
     zero_points: Tensor | None
     code_format: Tensor
+    rounding: Quantization
     expands: bool = False
-    rounding_error: float | None = None
 
     def __init__(
         self,
@@ -303,13 +304,12 @@ class QuantizedLinear(SparseLinear):
             self._say(tokens, f"the unquantised values: codes are multiplied in 16 bits, not in {x.dtype}")
             return self._unquantised
         try:
-            ours = self.prepared(tokens)
+            ours = self._prepared_for_few(tokens)
         except NoVariantError as error:
-            why = f"no kernel multiplies {tokens} tokens by codes ({error})"
             if self.expands:
-                self._say(tokens, f"the full weight, which each call expands from the codes: {why}")
+                self._say(tokens, f"the full weight, which each call expands from the codes: {error}")
                 return self._multiplied_full
-            self._say(tokens, f"the unquantised values: {why}")
+            self._say(tokens, f"the unquantised values: {error}")
             return self._unquantised
         found, decision = self._raced(ours, x, where, ours.forward, self._unquantised)
         if decision is not None and decision.on_device:
@@ -318,6 +318,16 @@ class QuantizedLinear(SparseLinear):
         if decision is not None and decision.ours_runs() and decision.is_settled and len(self._whys) == 1:
             self._values = None  # only races had them
         return fastest
+
+    def _prepared_for_few(self, tokens: int) -> PreparedLinear:
+        """The layer that multiplies codes by a number of tokens that tensor cores do it for.
+
+        Raises:
+            NoVariantError: there are more, or no kernel may run.
+        """
+        if tokens > MAX_N:
+            raise NoVariantError(f"{tokens} tokens are more than {MAX_N}")
+        return self.prepared(tokens)
 
     def _raced(
         self, ours: PreparedLinear, x: Tensor, where: Device, found: Compute, other: Compute, name: str = ""
