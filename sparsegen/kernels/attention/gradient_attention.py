@@ -16,8 +16,8 @@ from sparsegen.system.integers import ceil_div, round_up
 TILE = 128  # keys or queries of a tile
 STEP = 64  # queries or keys of a stage
 COUNTER_BYTES = 64
-# Standard deviations by which the longest tile has more steps than the mean; of causal masks, whose first keys alone are
-# seen by all queries.
+# Standard deviations by which the longest tile has more steps than the mean; of causal masks, whose first keys alone
+# are seen by all queries.
 UNEVEN, UNEVEN_CAUSAL = 2.2, 1.2
 FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
 
@@ -105,7 +105,7 @@ def longest_tiles(problem: BlockAttentionBackwardProblem, tile: int) -> Longest:
 
 
 def uneven_rounds(rounds: float, least: float) -> float:
-    """The time of tiles in so many rounds over the multiprocessors, as a multiple of the one that fills them all.
+    """The time of tiles in few rounds over the multiprocessors, as a multiple of the time if they filled them all.
 
     Args:
         least: the shortest tile's share of the mean: the last round has the shortest ones.

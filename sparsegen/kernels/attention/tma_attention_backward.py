@@ -50,8 +50,8 @@ PRODUCTS = {1: 5, 2: 7}  # products for each live place
 WIDE_PRODUCTS = 11  # where both warpgroups compute the scores of the same rows
 START_US, TILE_US = 10.0, 3.0
 ROUNDED_US = 5.0  # until sums of one pass are clear, and rounded at the end
-# Microseconds of a step whose multiprocessor has no other tile, by passes and columns; parts of it that a step takes in a
-# tile of one warpgroup, and one of queries.
+# Microseconds of a step whose multiprocessor has no other tile, by passes and columns; the parts that a step takes in a
+# tile of one warpgroup, and in one of queries.
 STEP_US = {(1, 64): 1.6, (1, 128): 2.75, (2, 64): 1.1, (2, 128): 1.58}
 ALONE, OF_QUERIES = 0.88, 0.75
 SHORT_WINDOW = 4 * TILE  # keys of a window, of which tiles of half as many keys compute fewer dead places
