@@ -21,6 +21,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import SCHEDULERS, enough_registers, resident_blocks
 from sparsegen.kernels.layouts.loads import LINE_BYTES, LOAD_BYTES, SECTOR, widest_vector
+from sparsegen.kernels.rates import overlapped
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf, Rest
 from sparsegen.system.device_memory import WARP
@@ -40,6 +41,7 @@ ALL_LIVE = 0.9  # expected share of live blocks from which on pixels are read be
 START_INSTRUCTIONS, BUSY, LINE_CYCLES, MOVED, SHARED_COLUMNS = 45.0, 0.255, 0.7, 1.25, 1.75
 ARRIVED_US, STARTED_US = 0.735, 0.36
 RUN_BYTES = (64, 256)  # of channels that threads side by side read, to choose from
+NORM = 4  # of instructions, lines, bytes in memory and in L2 (`overlapped`)
 
 
 @dataclass(frozen=True)
@@ -192,8 +194,7 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         read = live * p.operands(0)[0].nbytes * max(1.0, down / p.stride.rows) * (1 + shared)
         parts = max(1.0, min(SECTOR, store_bytes) / (stored * p.dtype.itemsize))  # of a sector, one by one
         passing = (read + parts * p.result(0).nbytes) / device.l2_bytes_per_us
-        # Parts of one time that hide each other, but for a little.
-        working = math.pow(sum(part**4 for part in (issuing, meeting, moving, passing)), 0.25)
+        working = overlapped(NORM, issuing, meeting, moving, passing)
         return rates.launch_us + STARTED_US + max(of_wave + working, waves * of_wave)
 
     def heuristic(
