@@ -21,6 +21,7 @@ from sparsegen.kernels.convolution.masked_convolution import (
 from sparsegen.kernels.launch import Launch
 from sparsegen.kernels.layouts.limits import SCHEDULERS, enough_registers, resident_blocks
 from sparsegen.kernels.layouts.loads import LINE_BYTES, LOAD_BYTES, SECTOR, widest_vector
+from sparsegen.kernels.rates import overlapped
 from sparsegen.matrix.features import Features
 from sparsegen.operators import DType, MaskedConv2dProblem, MaskOf, Rest
 from sparsegen.system.device_memory import WARP
@@ -40,10 +41,9 @@ ALL_LIVE = 0.9  # expected share of live blocks from which on pixels are read be
 # down.
 START_INSTRUCTIONS, UNPACK_INSTRUCTIONS, BUSY, LINE_CYCLES = 60.0, 4.0, 0.4, 1.4
 MOVED, SHARED_COLUMNS, ARRIVED_US, STARTED_US = 1.3, 2.0, 0.72, 0.5
-RUN_BYTES = (
-    64,
-    128,
-)  # of channels that threads side by side read, to choose from; of stride 1, 256 took 1.1 times as long
+# Of channels that threads side by side read, to choose from; of stride 1, 256 took 1.1 times as long.
+RUN_BYTES = (64, 128)
+NORM = 4  # of instructions, lines, bytes in memory and in L2 (`overlapped`)
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,7 @@ class DepthwiseConv(MaskedConvolution[DepthwiseConvConfig]):
         read = live * p.operands(0)[0].nbytes * max(1.0, down / p.stride.rows) * (1 + shared)
         parts = max(1.0, min(SECTOR, store_bytes) / (stored * p.dtype.itemsize))  # of a sector, one by one
         passing = (read + parts * p.result(0).nbytes) / device.l2_bytes_per_us
-        # Parts of one time that hide each other, but for a little.
-        working = math.pow(sum(part**4 for part in (issuing, meeting, moving, passing)), 0.25)
+        working = overlapped(NORM, issuing, meeting, moving, passing)
         return rates.launch_us + STARTED_US + max(of_wave + working, waves * of_wave)
 
     def heuristic(

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.layouts.copied_ring import ROW_BYTES, TILE_M
 from sparsegen.kernels.masked.masked_tiles_time import TF32_PRODUCTS
+from sparsegen.kernels.rates import overlapped
 from sparsegen.operators import DType, Float8
 
 # Fraction of the rate of large dense products that a multiprocessor reaches, by a tile's columns: their clock is lower.
@@ -29,7 +30,7 @@ TF32_REACHED = 0.97
 # Bytes that a multiprocessor gets from the L2 in a cycle: among all, of sampled products, and alone.
 L2_BYTES, SAMPLED_L2_BYTES, MOST_BYTES = 42.0, 44.6, 107.0
 SKEWED = 1.9  # times their bytes that rows take which begin at no multiple of 128 bytes, in two lines of the L2 each
-NORM = 5.4  # how steps bound by both take longer than by the larger one
+NORM = 5.4  # of products and loads of a step (`overlapped`)
 MOVED = 0.34  # of the time of a product's bytes in memory that its steps do not hide, or of these that it does not
 START_US, TILE_US = 2.3, 0.5  # the kernel's start; a tile's prologue and epilogue
 COUNTED_US = 0.7  # a sampled product counts all rows' live blocks before it knows its first tile
@@ -84,7 +85,7 @@ class Tiles(NamedTuple):
         part = self.device.multiprocessors / max(1.0, clusters * self.cluster)
         bytes_per_us = min(MOST_BYTES, shared * part) * cycles / self.device.multiprocessors
         loaded = ROW_BYTES * (a + b) / bytes_per_us
-        return float((multiplied**NORM + loaded**NORM) ** (1 / NORM))
+        return overlapped(NORM, multiplied, loaded)
 
     def spread_us(self, columns: int, spread: Spread) -> float:
         """Microseconds of tiles with these columns that are spread over the clusters."""
