@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
@@ -52,6 +54,7 @@ class Tiles(NamedTuple):
             part.
         skewed_a, skewed_b: true if rows of A, and of B, begin at no multiple of 128 bytes.
         samples: true if the mask covers the result.
+        block: columns of its blocks there.
     """
 
     device: Device
@@ -61,6 +64,7 @@ class Tiles(NamedTuple):
     skewed_a: bool
     skewed_b: bool
     samples: bool
+    block: int
 
     @property
     def clusters(self) -> int:
@@ -76,9 +80,7 @@ class Tiles(NamedTuple):
         rate *= _at(columns, REACHED_BY_8BIT if is_8bit else SAMPLED_REACHED if self.samples else REACHED)
         if self.factor is DType.FLOAT32:
             rate *= TF32_PRODUCTS * TF32_REACHED
-        multiplied = (
-            TILE_M * columns * inner * math.sqrt(self.rows) / rate
-        )  # what is skipped saves half of it, about
+        multiplied = TILE_M * columns * inner * self._multiplied(columns) / rate
         a = (SKEWED if self.skewed_a else 1.0) * TILE_M * (1.0 if self.samples else self.rows) / self.cluster
         b = (SKEWED if self.skewed_b else 1.0) * columns
         shared = SAMPLED_L2_BYTES if self.samples else L2_BYTES
@@ -87,11 +89,42 @@ class Tiles(NamedTuple):
         loaded = ROW_BYTES * (a + b) / bytes_per_us
         return overlapped(NORM, multiplied, loaded)
 
+    def _multiplied(self, columns: int) -> float:
+        """Fraction of a step's products that its time counts; of what is skipped, the other half's products saves some.
+
+        Halves of walked tiles skip steps by themselves: half of what is skipped is saved, about. All halves of a
+        cluster's sampled tiles wait in each step for the one with most live blocks.
+        """
+        if not self.samples:
+            return math.sqrt(self.rows)
+        if self.rows == 1.0:
+            return 1.0
+        return busiest_half(self.rows, max(1, columns // self.block), self.cluster)
+
     def spread_us(self, columns: int, spread: Spread) -> float:
         """Microseconds of tiles with these columns that are spread over the clusters."""
         tail = spread.most - spread.least
         busy = (spread.total - spread.least * self.clusters) / tail if tail else 0.0
         return spread.least * self.step_us(columns, self.clusters) + tail * self.step_us(columns, busy)
+
+
+@lru_cache(maxsize=256)
+def busiest_half(share: float, blocks: int, tiles: int) -> float:
+    """Expected fraction of a tile's blocks that are live in the half, of several tiles', where most are.
+
+    Args:
+        share: the fraction in each half, of blocks of which one of the two is live at least.
+        blocks: number in each tile.
+    """
+    both, alone = 2.0 * share - 1.0, 1.0 - share  # probabilities: live in both, and in the upper half alone
+    chances = [0.0] * (blocks + 1)  # of the greater number in a tile
+    for shared in range(blocks + 1):
+        for upper in range(blocks - shared + 1):
+            lower = blocks - shared - upper
+            ways = math.comb(blocks, shared) * math.comb(blocks - shared, upper)
+            chances[shared + max(upper, lower)] += ways * both**shared * alone ** (upper + lower)
+    most = sum(1.0 - below**tiles for below in accumulate(chances[:-1]))
+    return most / blocks
 
 
 def _at(columns: int, rates: dict[int, float]) -> float:
