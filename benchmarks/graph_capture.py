@@ -23,12 +23,13 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from benchmarks.study import torch_place, write_results
-from benchmarks.training_models import TINY, Sizes, perceptron
 from sparsegen.backends import find_device
 from sparsegen.errors import SparsegenError
 from sparsegen.integrations.torch import SparseLinear, convert
 
 CHANGES = 5
+SIZES, TINY = (512, 2048, 256), (16, 32, 8)  # width, hidden width, rows of a batch; for a test
+SPARSITY = 0.9
 Results = TypeVar("Results")
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2}  # of the largest result
 
@@ -46,14 +47,19 @@ def main(name: str, backend: str, tiny: bool, limit: float) -> None:
         if time.monotonic() - began > limit:
             click.echo(f"time is up: {dtype} and what follows is left out")
             break
-        row = facts(TINY if tiny else Sizes(), dtype, backend, place)
+        row = facts(TINY if tiny else SIZES, dtype, backend, place)
         rows.append(row)
         write_results(device, "graph_capture", rows)
         click.echo(", ".join(f"{key} {value}" for key, value in row.items()))
 
 
-def facts(sizes: Sizes, dtype: torch.dtype, backend: str, place: torch.device) -> dict[str, Any]:
+def facts(
+    sizes: tuple[int, int, int], dtype: torch.dtype, backend: str, place: torch.device
+) -> dict[str, Any]:
     """Captures graphs for one dtype, and returns what happened.
+
+    Args:
+        sizes: width and hidden width of a perceptron of two layers, and rows of a batch.
 
     Raises:
         SparsegenError: a result is wrong.
@@ -62,9 +68,10 @@ def facts(sizes: Sizes, dtype: torch.dtype, backend: str, place: torch.device) -
     torch.manual_seed(0)
     torch._dynamo.reset()
     counters.clear()
-    model = perceptron(sizes).to(place, dtype)
-    convert(model, "unstructured", sizes.sparsity)
-    x = torch.randn(sizes.tokens, sizes.width, device=place, dtype=dtype)
+    width, hidden, tokens = sizes
+    model = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width)).to(place, dtype)
+    convert(model, "unstructured", SPARSITY)
+    x = torch.randn(tokens, width, device=place, dtype=dtype)
     with torch.no_grad():
         compiled = torch.compile(model, fullgraph=True, backend=backend)
         compiled(x)

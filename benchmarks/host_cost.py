@@ -28,6 +28,8 @@ from sparsegen.matrix.generators import random_uniform
 
 BATCHES = 15  # of calls that are timed
 IN_TURN = 36  # layers, as of a small encoder
+# Tokens, features in and out, and a block's side of steps behind structured dropout.
+STEPS = (128, 128, 128, 64), (1024, 1024, 1024, 128), (8192, 768, 3072, 128)
 
 
 def microseconds_per_call(calls: Mapping[str, Callable[[], object]], batch: int = 100) -> dict[str, float]:
@@ -84,9 +86,9 @@ def layer_costs() -> dict[str, float]:
 
 
 def mask_costs() -> dict[str, float]:
-    """Operators whose mask comes with every call, beside PyTorch's own: host time of calls and of training steps.
+    """Operators whose mask comes with every call, beside PyTorch's own: host time of calls.
 
-    A masked convolution with its mask packed and as bools; a product behind structured dropout; and the layer's step.
+    A masked convolution with its mask packed and as bools; and a product behind structured dropout.
     """
     half: dict[str, Any] = {"device": "cuda", "dtype": torch.float16}
     last = torch.channels_last
@@ -108,18 +110,29 @@ def mask_costs() -> dict[str, float]:
     }
     with torch.inference_mode():
         costs = microseconds_per_call(calls)
-    leaf, dy = x.clone().requires_grad_(), torch.randn(128, 128, **half)
+    return costs
+
+
+def dropout_costs(tokens: int, ins: int, outs: int, block: int) -> dict[str, float]:
+    """Training steps of structured dropout and a linear layer, by masked and by dense products, and of PyTorch's own.
+
+    Few calls follow each other, so that the host does not wait for the device's queue where products are large.
+    """
+    half: dict[str, Any] = {"device": "cuda", "dtype": torch.float16}
+    x, dy = torch.randn(tokens, ins, requires_grad=True, **half), torch.randn(tokens, outs, **half)
     layers = {
-        "dropout_linear": nn.Sequential(nn.Dropout(0.5), nn.Linear(128, 128, **half)),
-        "masked_dropout_layer": DropoutLinear(128, 128, 0.5, 64, dense="never", **half),
-        "dense_dropout_layer": DropoutLinear(128, 128, 0.5, 64, dense="always", **half),
+        "dropout_linear": nn.Sequential(nn.Dropout(0.5), nn.Linear(ins, outs, **half)),
+        "masked_dropout_layer": DropoutLinear(ins, outs, 0.5, block, dense="never", **half),
+        "dense_dropout_layer": DropoutLinear(ins, outs, 0.5, block, dense="always", **half),
     }
 
-    def step(layer: nn.Module) -> None:
-        torch.autograd.grad(layer(leaf), (leaf, *layer.parameters()), dy)
+    def step_of(layer: nn.Module) -> Callable[[], object]:
+        leaves = x, *layer.parameters()
+        return lambda: torch.autograd.grad(layer(x), leaves, dy)
 
-    steps = {f"step_{name}": partial(step, layer) for name, layer in layers.items()}
-    return costs | microseconds_per_call(steps)
+    size = "" if (tokens, ins, outs) == STEPS[0][:3] else f"_{tokens}x{ins}x{outs}"
+    steps = {f"step_{name}{size}": step_of(layer) for name, layer in layers.items()}
+    return microseconds_per_call(steps, batch=24)
 
 
 @click.command()
@@ -148,6 +161,8 @@ def main() -> None:
     except ImportError:
         click.echo("CuPy is not installed: its row is left out")
     row = microseconds_per_call(calls) | layer_costs() | mask_costs()
+    for sizes in STEPS:
+        row |= dropout_costs(*sizes)
     rounded = {name: round(us, 2) for name, us in row.items()}
     found = summary(row)
     for name, number in (rounded | found).items():
@@ -172,12 +187,16 @@ def summary(us: dict[str, float]) -> dict[str, float]:
         "masked_conv2d_packed_over_conv2d": ("masked_conv2d_packed_us", "conv2d_us"),
         "dsd_over_linear": ("dsd_us", "linear_us"),
         "dsd_by_dense_products_over_linear": ("dsd_by_dense_products_us", "linear_us"),
-        "step_masked_dropout_over_dropout_linear": (
-            "step_masked_dropout_layer_us",
-            "step_dropout_linear_us",
-        ),
-        "step_dense_dropout_over_dropout_linear": ("step_dense_dropout_layer_us", "step_dropout_linear_us"),
     }
+    for kind in ("masked", "dense"):
+        ours, theirs = f"step_{kind}_dropout_layer", "step_dropout_linear"
+        for name in us:
+            if name.startswith(ours):
+                size = name.removeprefix(ours)
+                times[f"step_{kind}_dropout_over_dropout_linear{size.removesuffix('_us')}"] = (
+                    name,
+                    theirs + size,
+                )
     more = {name: round(us[ours] - us[theirs], 2) for name, (ours, theirs) in over.items()}
     return more | {name: round(us[ours] / us[theirs], 2) for name, (ours, theirs) in times.items()}
 

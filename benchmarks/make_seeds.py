@@ -1,18 +1,18 @@
 """Make the packaged seeds from tuning databases.
 
     python -m benchmarks.make_seeds tuned.db ... -o tuning_db/seeds/h100.json
+    python -m benchmarks.make_seeds variants_27183.json.xz drawn_224466.json.xz ... -o tuning_db/seeds/h200.json
 
 They keep, for each workload, the fastest few variants, each family's fastest and each family's heuristic config (by
 these dispatch compares families and heuristics), and each baseline's latest time. They leave out variants that today's
 families refuse, those with a newer source measured on the same workload, and all that was measured on the test half of
 DLMC's layers (`benchmarks.dlmc_split`), on which untuned dispatch is judged. Numbers are written as fine as the clocks
-that told them, without what the host took or packed (`shortened`). A JSON export, or packaged seeds, may stand for a
-database.
+that told them, without what the host took or packed (`shortened`), and without rates, which are of one machine. An
+export, packaged seeds, or results of ``sparsegen bench`` may stand for a database (`measured_files`).
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
@@ -24,12 +24,13 @@ import click
 
 from benchmarks import seed_documents
 from benchmarks.dlmc_split import test_half
+from benchmarks.measured_files import content_of
 from sparsegen.dispatch.neighbours import heuristic_configs
 from sparsegen.kernels import family_of
 from sparsegen.kernels.config import Config
 from sparsegen.system.publish import publish_text
-from sparsegen.tuning_db import exchange, seed_columns, seed_file
-from sparsegen.tuning_db.exchange import Content, import_json, merge
+from sparsegen.tuning_db import exchange, seed_columns
+from sparsegen.tuning_db.exchange import Content
 from sparsegen.tuning_db.ranking import ranked
 from sparsegen.tuning_db.records import Baseline, Measurement, Sample
 from sparsegen.tuning_db.store import Store
@@ -44,30 +45,18 @@ DIGITS = 8  # of a source's digest, which tell it apart from a config's others
 def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "all.db") as store:
         for database in databases:
-            if database.endswith(".json"):
-                import_json(store, _export(Path(database)), database)
-                continue
-            with Store.open(database) as other:
-                merge(store, other)
+            exchange.add(store, content_of(Path(database)), database)
         by_workload: dict[object, list[Measurement]] = defaultdict(list)
         for measurement in filter(may_ship, store.all_measurements()):
             workload = measurement.workload
             by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
         baselines = tuple(map(shortened_baseline, latest(filter(may_ship, store.all_baselines()))))
-        rates = tuple(store.all_rates())
         kept = [shortened(m) for group in by_workload.values() for m in chosen(group, keep)]
-    document = exchange.document(Content(tuple(kept), baselines, rates))
+    document = exchange.document(Content(tuple(kept), baselines))
     publish_text(output, seed_documents.text_of(seed_columns.pack(document)))
     click.echo(
         f"{len(kept)} measurements and {len(baselines)} baselines of {len(by_workload)} workloads in {output}"
     )
-
-
-def _export(file: Path) -> str:
-    """The text of an export, or of packaged results as one."""
-    text = file.read_text(encoding="utf-8")
-    document = json.loads(text)
-    return json.dumps(seed_documents.unpack(document)) if document.get("format") == seed_file.FORMAT else text
 
 
 def may_ship(record: Measurement | Baseline) -> bool:

@@ -199,3 +199,18 @@ def ctrl_c_is_heard() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty database of the test's own, and a working folder without another one."""
+    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "tuning.db"
+
+
+@pytest.fixture
+def on_emulator(own_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The emulator as the device, and `own_database`."""
+    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
+    return own_database

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,14 +28,8 @@ from sparsegen.operators import (
     Symmetry,
 )
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
 M, K, N = 12, 17, 8
-
-
-@pytest.fixture(autouse=True)
-def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -211,8 +211,10 @@ def test_kernels_are_pure() -> None:
         "matrix",
         "operators",
         "kernels",
+        "system.compared",
         "system.device_memory",
         "system.integers",
+        "system.loggers",
         "system.numpy_types",
         "system.threads",
     }

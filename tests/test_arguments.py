@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from sparsegen.errors import ConfigError
 from sparsegen.operators import OPERATORS, Field, Problem, fields_of
 from sparsegen.tuning.report import Budget
 
+pytestmark = pytest.mark.usefixtures("own_database")
 DENSE = np.triu(np.ones((8, 8), dtype=np.float32))
 CSR = sparsegen.as_csr(DENSE)
 
@@ -286,13 +286,6 @@ def test_every_public_parameter_has_wrong_values() -> None:
             p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD
         }
         assert named == set(row.wrong) | set(row.free), f"{label}: a parameter without wrong values"
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No case leaves a file or reads the user's database."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
 @pytest.mark.parametrize(("row", "name", "values"), CASES)

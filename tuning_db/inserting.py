@@ -143,7 +143,7 @@ class Insertion:
     def _workload(self, workload: Workload, device: Device) -> dict[str, int]:
         return self._device(device) | {
             "matrix_id": self._id_of(MatrixRow, conversion.matrix_columns(workload)),
-            "problem_id": self._id_of(ProblemRow, conversion.problem_columns(workload.problem)),
+            "problem_id": self._id_of(ProblemRow, dict(conversion.problem_columns(workload.problem))),
         }
 
     def _device(self, device: Device) -> dict[str, int]:

@@ -202,7 +202,7 @@ class _Search:
                 f"a heuristic: by what is near it would take {microseconds(expected_us)}, and this device cannot "
                 f"do it in less than {microseconds(least_us)}"
             )
-        asked = near_enough(near)
+        asked = near_enough(near, self.device)
         there = (
             f"the {len(asked)} nearest measured workloads"
             if len(asked) > 1
@@ -215,7 +215,9 @@ class _Search:
         """Predictions of the cost model and the nearest measured workloads, the best first; computed once."""
 
         def make() -> list[Prediction]:
-            asked = [self.kept.evidence(n, self.device, self.database) for n in near_enough(near)]
+            asked = [
+                self.kept.evidence(n, self.device, self.database) for n in near_enough(near, self.device)
+            ]
             return predict(self.workload, self.device, asked, self.is_allowed)
 
         return self.kept.predictions(self.workload, self.device, self.deterministic, self.suspects, make)
@@ -387,9 +389,10 @@ class _Search:
         return (self.workload.features.nnz + 1) / (there + 1)
 
 
-def near_enough(near: Sequence[Neighbour]) -> list[Neighbour]:
-    """Returns the neighbours that are asked."""
-    return [n for n in near if n.distance <= FARTHEST][:NEIGHBOURS]
+def near_enough(near: Sequence[Neighbour], device: Device) -> list[Neighbour]:
+    """Returns the neighbours that are asked: of this device all before any of another one."""
+    listed = (n for n in near if n.distance <= FARTHEST)
+    return sorted(listed, key=lambda n: n.device.key != device.key)[:NEIGHBOURS]
 
 
 def _not_near(near: Sequence[Neighbour]) -> str:

@@ -27,6 +27,9 @@ from sparsegen.tuning_db.records import Tuned, Workload
 
 NEIGHBOURS = 12  # number of neighbours that are asked
 CAUTION = 0.5  # standard deviations by which a doubtful config has to be better
+# Log by which another config has to be better than the model's own first one, for each octave to the nearest evidence:
+# evidence from afar changed more choices for the worse than for the better.
+WORTH_LEAVING = 0.03
 
 
 class Prediction(NamedTuple):
@@ -45,7 +48,8 @@ def predict(
 ) -> list[Prediction]:
     """The candidates that are allowed here, the best one first; empty when nothing was measured.
 
-    First comes what should be fastest even where doubts about it come true (`CAUTION`).
+    First comes what should be fastest even where doubts about it come true (`CAUTION`); the heuristic config that the
+    model puts first gives way to what should be clearly faster (`WORTH_LEAVING`).
 
     Args:
         workload, device: here.
@@ -60,10 +64,13 @@ def predict(
     candidates: dict[Config, None] = {}  # an ordered set: equal scores go to the nearer neighbour's config
     for evidence in asked:
         candidates |= dict.fromkeys(evidence.fastest)
+    heuristics = {}
     for each in families_of(problem.operator):
         if not each.computes(problem):  # none of its configs would be allowed
             continue
-        candidates |= dict.fromkeys(each.proposals(problem, features, device))
+        proposed = each.proposals(problem, features, device)
+        heuristics |= dict.fromkeys(proposed[:1])
+        candidates |= dict.fromkeys(proposed)
     listed = [c for c in candidates if c not in doubtful and is_allowed(c)]
     modelled = np.array([log_of_analytic(problem, features, c, device) for c in listed])
     listed = [c for c, log in zip(listed, modelled.tolist(), strict=True) if math.isfinite(log)]
@@ -74,7 +81,12 @@ def predict(
     if regression is not None:
         here = position(problem, features)
         mean, doubt = regression.expected([Point(here, config) for config in listed])
-        logs, score = logs + mean, logs + mean + CAUTION * doubt
+        score = logs + mean + CAUTION * doubt
+        own = [i for i, config in enumerate(listed) if config in heuristics]
+        if own:
+            apart = min(np.linalg.norm(e.points[0].position - here) for e in asked if e.points)
+            score[min(own, key=logs.__getitem__)] -= WORTH_LEAVING * apart
+        logs = logs + mean
     order = np.argsort(score, kind="stable").tolist()
     return [Prediction(listed[i], math.exp(logs[i])) for i in order]
 

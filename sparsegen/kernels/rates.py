@@ -137,3 +137,11 @@ def estimated(
         launch_us=LAUNCH_US,
         clock_mhz=clock,
     )
+
+
+def overlapped(norm: float, *times: float) -> float:
+    """Returns the time of works that hide each other but for a little: the ``norm``-norm of their times.
+
+    Norm 1 is their sum (nothing is hidden); the larger the norm, the nearer to the longest of them.
+    """
+    return float(sum(time**norm for time in times) ** (1 / norm))

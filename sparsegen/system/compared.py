@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -18,21 +17,26 @@ class Compared:
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        if self.__class__ is not other.__class__:
+        kind = self.__class__
+        if kind is not other.__class__:
             return NotImplemented
-        compared = _compared(self.__class__)
+        compared = _known.get(kind) or _compared(kind)
         return bool(compared(self) == compared(other))
 
     def __hash__(self) -> int:
-        return hash(_compared(self.__class__)(self))
+        kind = self.__class__
+        return hash((_known.get(kind) or _compared(kind))(self))
 
     def __repr__(self) -> str:
         told = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr)  # type: ignore[arg-type]
         return f"{self.__class__.__qualname__}({', '.join(told)})"
 
 
-@cache
-def _compared(kind: type[Any]) -> Callable[[Any], object]:
-    """Returns the function that gives the fields of a class's object by which it is compared."""
-    names = [f.name for f in fields(kind) if f.compare]
-    return attrgetter(*names) if names else type
+_known: dict[type[Compared], Callable[[Any], object]] = {}
+
+
+def _compared(kind: type[Compared]) -> Callable[[Any], object]:
+    """Returns the function that gives the fields of a class's object by which it is compared, and keeps it."""
+    names = [f.name for f in fields(kind) if f.compare]  # type: ignore[arg-type]
+    found = _known[kind] = attrgetter(*names) if names else type
+    return found

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, reduce
 from itertools import combinations
+from operator import or_
 from typing import Any, TypeVar
 
 from sparsegen.kernels.base import AnyFamily
@@ -14,6 +14,7 @@ from sparsegen.testing.variants import Variant, sample
 
 Item = TypeVar("Item")
 CONSTANTS = ("constexpr ", "using ", "#line ")  # how lines begin that differ in numbers and types alone
+FIRSTS = 10  # a hundred would save two variants more
 NUMBER = re.compile(r"\d{2,}|[2-9]")  # 0 and 1 may be what a branch of the template decides
 
 
@@ -45,20 +46,29 @@ def _parts(line: str) -> tuple[tuple[str, str], ...]:
 
 
 def cover(items: Sequence[Item], shows: Callable[[Item], frozenset[Any]]) -> list[Item]:
-    """Few items that show what all of them do: the one that shows most that is new, again and again, none in vain."""
-    shown_by = [shows(item) for item in items]
-    chosen: list[int] = []
-    missing = frozenset[Any]().union(*shown_by)
+    """Few items that show what all of them do: the one that shows most that is new, again and again, none in vain.
+
+    Of such covers, one for each of the first `FIRSTS` items to begin with, the smallest.
+    """
+    places: dict[Any, int] = {}
+    shown_by = [sum(1 << places.setdefault(shown, len(places)) for shown in shows(item)) for item in items]
+    everything = (1 << len(places)) - 1
+    if not everything:
+        return []
+    return [items[i] for i in min((_cover(shown_by, i) for i in range(min(FIRSTS, len(items)))), key=len)]
+
+
+def _cover(shown_by: Sequence[int], first: int) -> list[int]:
+    """Returns the places of items, in order, one of them ``first`` unless the others show all, given bits."""
+    everything = reduce(or_, shown_by)
+    chosen, missing = [first], everything & ~shown_by[first]
     while missing:
-        best = max(range(len(items)), key=lambda i: len(shown_by[i] & missing))
-        chosen.append(best)
-        missing -= shown_by[best]
-    times = Counter(feature for one in chosen for feature in shown_by[one])
+        chosen.append(max(range(len(shown_by)), key=lambda i: (shown_by[i] & missing).bit_count()))
+        missing &= ~shown_by[chosen[-1]]
     for one in list(chosen):
-        if all(times[feature] > 1 for feature in shown_by[one]):
+        if reduce(or_, (shown_by[other] for other in chosen if other != one), 0) == everything:
             chosen.remove(one)
-            times -= Counter(shown_by[one])
-    return [items[i] for i in sorted(chosen)]
+    return sorted(chosen)
 
 
 def choices(variant: Variant) -> list[tuple[str, object]]:

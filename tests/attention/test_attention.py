@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,9 @@ from sparsegen.backends.executor import Executor
 from sparsegen.errors import ConfigError, MatrixError, NoVariantError, OperandError
 from sparsegen.operators import DType
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
 QUERIES, KEYS, HEAD_DIM, HEADS = 37, 52, 24, 3
 TOLERANCE = {DType.FLOAT32: 2e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 4e-2}
-
-
-@pytest.fixture(autouse=True)
-def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")

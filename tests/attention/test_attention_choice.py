@@ -31,14 +31,8 @@ from sparsegen.tuning_db.pins_file import write_pins
 from sparsegen.tuning_db.records import Called, Measurement, Outcome, Sample, Variant, Workload
 from sparsegen.tuning_db.store import Store
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
 TOKENS, HEAD_DIM, HEADS = 96, 16, 2
-
-
-@pytest.fixture(autouse=True)
-def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.chdir(tmp_path)
 
 
 def called(

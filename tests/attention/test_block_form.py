@@ -25,17 +25,11 @@ from sparsegen.matrix.generators import random_blocks, random_uniform
 from sparsegen.operators import BlockAttentionProblem, DType, Span, SparseAttentionProblem
 from sparsegen.tuning.prediction.targets import find_target
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
 TOKENS, HEADS, HEAD_DIM = 200, 2, 64
 MEASURED = (
     Path(__file__).parents[2] / "benchmarks" / "results" / "nvidia-h200-sm90" / "attention_masks_381.json.xz"
 )
-
-
-@pytest.fixture(autouse=True)
-def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.chdir(tmp_path)
 
 
 def of_bools(seen: Any) -> CsrMatrix:

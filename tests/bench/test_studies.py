@@ -112,17 +112,6 @@ def studies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, emulator_settings: 
     return Studies(tmp_path)
 
 
-def test_training(studies: Studies) -> None:
-    rows, _ = studies.run("training", "--tiny", "--steps", "3", "--part", "mlp-float16")
-    rows, _ = studies.run("training", "--tiny", "--steps", "2", "--part", "transformer-float32")
-    assert [r["part"] for r in rows] == ["mlp-float16", "transformer-float32"]
-    for row in rows:
-        assert row["difference"] < row["noise"]
-        assert len(row["curves"]["sparse"].split()) == row["steps"]
-        assert set(row["curves"]) == {"sparse", "dense", "dense of seed 1", "dense of seed 2"}
-    assert rows[1]["difference"] < 1e-4  # float32 differs by roundings
-
-
 def test_graph_capture(studies: Studies) -> None:
     rows, _ = studies.run("graph_capture", "--tiny", "--backend", "eager")
     assert [r["dtype"] for r in rows] == ["float32", "float16"]
@@ -243,9 +232,9 @@ def test_attention_masks_go_on_where_time_was_up(studies: Studies, monkeypatch: 
 
 
 def test_a_study_whose_time_is_up_says_what_is_left_out(studies: Studies) -> None:
-    publish_text(studies.folder / "training.json.xz", NOTHING_MEASURED)
-    rows, output = studies.run("training", "--tiny", "--limit", "-1")
-    assert rows == [] and "time is up: mlp-float32 and what follows is left out" in output
+    publish_text(studies.folder / "graph_capture.json.xz", NOTHING_MEASURED)
+    rows, output = studies.run("graph_capture", "--tiny", "--limit", "-1")
+    assert rows == [] and "time is up: torch.float32 and what follows is left out" in output
 
 
 def test_networks_on_devices(studies: Studies, monkeypatch: pytest.MonkeyPatch) -> None:

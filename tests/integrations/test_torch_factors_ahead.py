@@ -8,9 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from call_costs import steps_of  # noqa: E402
+from torch import nn  # noqa: E402
+
 from sparsegen.integrations.torch import DropoutLinear  # noqa: E402
 from sparsegen.integrations.torch.blocks import dropout_steps, factors_ahead, mask_states  # noqa: E402
-from sparsegen.integrations.torch.blocks.factors_ahead import MOST_BYTES, MOST_STEPS, FactorsAhead  # noqa: E402
+from sparsegen.integrations.torch.blocks.factors_ahead import MOST_STEPS, FactorsAhead  # noqa: E402
 from sparsegen.integrations.torch.blocks.mask_launches import launch_factors  # noqa: E402
 from sparsegen.integrations.torch.calls.devices import kernel_device  # noqa: E402
 
@@ -81,34 +84,45 @@ def test_another_stream_has_its_own(launches: list[int]) -> None:
     assert drawn == [7]
 
 
-def test_large_tensors_are_drawn_one_by_one(launches: list[int]) -> None:
-    ahead = ahead_of(torch.ones(1024, 1 + MOST_BYTES // 4096))
-    for step in (100, 104, 108):
-        ahead((SEED, step))
-    assert launches == [1, 1, 1]
+def test_the_larger_the_fewer_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch, launches: list[int]) -> None:
+    monkeypatch.setattr(factors_ahead, "BYTES", 64 * 64 * 4 * 4 * 4)
+    found = {}
+    for rows in (4, 16, 64, 128, 512):
+        launches.clear()
+        ahead = ahead_of(torch.ones(rows, 64))
+        for step in range(100, 180, 4):
+            ahead((SEED, step))
+        found[rows] = launches[2:4]
+    assert found == {4: [16, 16], 16: [8, 8], 64: [4, 4], 128: [2, 2], 512: [1, 1]}
 
 
-def test_a_layer_s_masks_are_those_of_its_first_call(
-    monkeypatch: pytest.MonkeyPatch, launches: list[int]
-) -> None:
-    """Whichever way a call goes, and in whatever order numbers come."""
+class Generator:
+    """A GPU's generator as far as its numbers are asked for."""
 
-    class Generator:
-        offset = 0
+    offset = 0
 
-        def initial_seed(self) -> int:
-            return SEED
+    def initial_seed(self) -> int:
+        return SEED
 
-        def get_offset(self) -> int:
-            return self.offset
+    def get_offset(self) -> int:
+        return self.offset
 
-        def set_offset(self, offset: int) -> None:
-            self.offset = offset
+    def set_offset(self, offset: int) -> None:
+        self.offset = offset
 
-    generator = Generator()
+
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> Generator:
+    """Names the masks of layers on the host, as one does on a GPU."""
+    made = Generator()
     for module in (mask_states, dropout_steps):
-        monkeypatch.setattr(module, "generator_of", lambda _: generator)
-    monkeypatch.setattr(mask_states, "new_numbers", lambda _: mask_states.numbers_of(generator))
+        monkeypatch.setattr(module, "generator_of", lambda _: made)
+    monkeypatch.setattr(mask_states, "new_numbers", lambda _: mask_states.numbers_of(made))
+    return made
+
+
+def test_a_layer_s_masks_are_those_of_its_first_call(generator: Generator, launches: list[int]) -> None:
+    """Whichever way a call goes, and in whatever order numbers come."""
     layer, x = DropoutLinear(48, 40, 0.5, BLOCK, dense="always"), torch.ones(96, 48, requires_grad=True)
     known = {}
     for offset in (0, 8, 16, 24, 32, 8, 40, 24, 48, 56, 64):
@@ -121,3 +135,23 @@ def test_a_layer_s_masks_are_those_of_its_first_call(
     assert (
         MOST_STEPS in launches and len({gradients[0].numpy().tobytes() for gradients in known.values()}) > 4
     )
+
+
+def test_a_step_enters_no_more_functions_than_dropout_and_a_linear_layer(
+    generator: Generator, launches: list[int]
+) -> None:
+    """But for three, by which the stand-in for the generator answers in Python."""
+    x, dy = torch.ones(96, 48, requires_grad=True), torch.ones(96, 40)
+    found = []
+    for layer in (
+        nn.Sequential(nn.Dropout(0.5), nn.Linear(48, 40)),
+        DropoutLinear(48, 40, 0.5, BLOCK, dense="always"),
+    ):
+        leaves = x, *layer.parameters()
+        found.append(
+            steps_of(lambda layer=layer, leaves=leaves: torch.autograd.grad(layer(x), leaves, dy), before=4)
+        )
+    theirs, ours = found
+    assert MOST_STEPS in launches
+    assert ours.python.total() <= theirs.python.total() + 3, ours
+    assert ours.c.total() <= theirs.c.total() + 3, ours

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_database")]
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
@@ -31,11 +30,6 @@ from sparsegen.operators import Quantization, ScaleGroup, ValueType  # noqa: E40
 # products in inference.
 MOST_HOST_COSTS = {"never": (1.0, 1.5), "always": (1.6, 2.0)}
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 2e-1}
-
-
-@pytest.fixture(autouse=True)
-def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
 def layer(dtype: Any = torch.float32, run_dense: str = "never", **shape: int) -> SparseLinear:

@@ -147,7 +147,7 @@ def test_gains_within_the_noise_and_sums_that_do_not_pay_leave_the_model_dense(
 
 @pytest.mark.parametrize("compiled_us", [5.0, 12.0])
 def test_a_model_that_is_slower_once_compiled_stays_dense(
-    monkeypatch: pytest.MonkeyPatch, emulated: Path, compiled_us: float
+    monkeypatch: pytest.MonkeyPatch, on_emulator: Path, compiled_us: float
 ) -> None:
     torch.manual_seed(0)
     model = Model()
@@ -223,14 +223,6 @@ def test_the_clock_of_a_cpu_times_both_arrangements(
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Kernels run, and what was raced is kept in a database of the test's own."""
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
-    return tmp_path
-
-
 def converted(
     monkeypatch: pytest.MonkeyPatch, sparse_us: dict[str, float], rows: int = 3, **options: Any
 ) -> tuple[Any, int]:
@@ -243,7 +235,7 @@ def converted(
 
 
 def test_what_was_raced_outlives_the_process_and_is_told(
-    monkeypatch: pytest.MonkeyPatch, emulated: Path
+    monkeypatch: pytest.MonkeyPatch, on_emulator: Path
 ) -> None:
     times = {"q": 6.0, "k": 6.0, "up": 14.0}
     first, compared = converted(monkeypatch, times)
@@ -271,7 +263,7 @@ def pruned(name: str) -> Any:
     "change", [{"sparsity": 0.5}, {"capture": False}, {"rows": 5}], ids=["pattern", "capture", "inputs"]
 )
 def test_another_model_or_way_of_calling_is_raced_by_itself(
-    monkeypatch: pytest.MonkeyPatch, emulated: Path, change: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, on_emulator: Path, change: dict[str, Any]
 ) -> None:
     times = {"q": 6.0, "k": 6.0, "up": 14.0}
     _, compared = converted(monkeypatch, times)
@@ -279,7 +271,7 @@ def test_another_model_or_way_of_calling_is_raced_by_itself(
 
 
 def test_pinned_layers_become_sparse_whatever_is_measured(
-    monkeypatch: pytest.MonkeyPatch, emulated: Path
+    monkeypatch: pytest.MonkeyPatch, on_emulator: Path
 ) -> None:
     slow = {"q": 90.0, "k": 90.0, "up": 90.0}
     report, _ = converted(monkeypatch, slow)
@@ -287,8 +279,8 @@ def test_pinned_layers_become_sparse_whatever_is_measured(
     matrix = pruned("up")
     choice = lookup(matrix, n=3, layout="column", epilogue="bias", device="emulator")
     pin = Pin(choice.problem, matrix.fingerprint(), backends.emulator_device().key, choice.config, "a test")
-    write_pins(Pins().with_pins([pin]), emulated / "pins.json")
-    monkeypatch.setenv("SPARSEGEN_PINS", str(emulated / "pins.json"))
+    write_pins(Pins().with_pins([pin]), on_emulator.with_name("pins.json"))
+    monkeypatch.setenv("SPARSEGEN_PINS", str(on_emulator.with_name("pins.json")))
     report, _ = converted(monkeypatch, slow)
     assert [layer.name for layer in report.converted] == ["up"]
     assert "a test" in report.in_situ.steps[0].why and report.in_situ.final_us == 110.0

@@ -22,16 +22,12 @@ from sparsegen.integrations.torch import (  # noqa: E402
 )
 from sparsegen.masks import BlockMask  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
 LAYERS: dict[str, Callable[[], Any]] = {
     "DropoutLinear": lambda: DropoutLinear(32, 16),
     "SparseLinear": lambda: SparseLinear.from_dense(torch.nn.Linear(32, 16)),
     "MaskedConv2d": lambda: MaskedConv2d(16, 16, 3, padding=1),
 }
-
-
-@pytest.fixture(autouse=True)
-def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
 
 
 @pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])

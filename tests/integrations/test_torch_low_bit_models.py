@@ -14,6 +14,8 @@ nn = torch.nn
 from sparsegen.integrations.torch import SparseLinear, convert, tune_model  # noqa: E402
 from sparsegen.integrations.torch.models import in_situ, model_facts  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
+
 
 class Codes(torch.Tensor):
     """A stand-in for torchao's weights: int8 codes and a scale a row, with a product of their own and little else."""
@@ -50,12 +52,6 @@ class Codes(torch.Tensor):
 
 class SilentCodes(Codes):
     tells = False
-
-
-@pytest.fixture(autouse=True)
-def emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
 def model_of(kind: type[Codes], zeros: float = 0.7) -> nn.Sequential:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_database")]
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
@@ -20,11 +19,6 @@ from sparsegen.integrations.torch import masks, paged_attention  # noqa: E402
 TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
 NAMES = ("page_table", "lengths", "pages", "counts")
 REPLAYS = 1000
-
-
-@pytest.fixture(autouse=True)
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
 def operands(

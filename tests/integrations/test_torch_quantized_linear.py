@@ -23,18 +23,13 @@ from sparsegen.integrations.torch import QuantizedLinear, SparseLinear, SparsePa
 from sparsegen.integrations.torch.pattern import quantized_linear  # noqa: E402
 from sparsegen.integrations.torch.pattern.dense_codes import DenseCodes  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
 ROUNDINGS = [
     Quantization(ValueType.INT4, ScaleGroup.OF_32),
     Quantization(ValueType.INT8),
     Quantization(ValueType.E4M3, ScaleGroup.OF_64),
     Quantization(ValueType.INT4, ScaleGroup.OF_128, symmetric=False),
 ]
-
-
-@pytest.fixture(autouse=True)
-def emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
 def sparse(

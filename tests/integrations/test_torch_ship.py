@@ -44,6 +44,7 @@ from sparsegen.integrations.torch.attention import attention  # noqa: E402
 from sparsegen.integrations.torch.pattern.shared_input import SharedInput, SharedPart  # noqa: E402
 from sparsegen.operators import Quantization, ScaleGroup, ValueType  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
 LOADER = """
 import sys
 sys.modules["sparsegen"] = None  # an import of it raises ImportError
@@ -63,12 +64,6 @@ print(*(name for name in ("torch._dynamo", "torch._inductor") if name in sys.mod
 """
 
 WITHOUT_COMPILERS: list[str] = []  # their imports take seconds
-
-
-@pytest.fixture(autouse=True)
-def emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
 def sparse(width: int, height: int, **options: Any) -> SparseLinear:

@@ -129,8 +129,7 @@ def test_what_heuristics_propose_is_valid(name: str) -> None:
     valid, refused = 0, set()
     for problem, features in problems:
         for title, device in DEVICES.items():
-            config = of.heuristic(problem, features, device)
-            assert of.proposals(problem, features, device)[0] == config
+            config = of.proposals(problem, features, device)[0]
             broken = of.broken_constraints(problem, config, device)
             kind = title, re.sub(r"\d", "", broken[0]) if broken else ""
             if broken and kind in refused:

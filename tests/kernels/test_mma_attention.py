@@ -87,7 +87,7 @@ def test_wide_heads_and_tall_tiles(
 
 @pytest.mark.slow
 @needs_nvcc
-@pytest.mark.parametrize("architecture", ["80", "86", "90a"])
+@pytest.mark.parametrize("architecture", ["80", "86"])  # Hopper takes what has warpgroups
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_what_is_chosen_spills_little(head_dim: int, architecture: str, tmp_path: Path) -> None:
     problem = problem_of(4096, 4096, head_dim=head_dim)

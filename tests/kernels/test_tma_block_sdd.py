@@ -84,4 +84,4 @@ def test_tiles_are_larger_the_fewer_blocks_are_live() -> None:
         return int(found.tile_m * found.tile_n)
 
     assert area(0.1) == 256 * 512
-    assert area(0.1) > area(0.22)
+    assert area(0.1) > area(0.9)

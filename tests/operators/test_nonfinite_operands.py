@@ -49,7 +49,7 @@ def test_a_softmax_takes_infinities_as_pytorch_does(dtype: str, scale: float) ->
     np.testing.assert_allclose(op(scores.ravel()).reshape(scores.shape), wanted, atol=1e-3)
 
 
-@pytest.mark.usefixtures("emulated")
+@pytest.mark.usefixtures("on_emulator")
 def test_dead_blocks_are_not_read() -> None:
     torch = pytest.importorskip("torch")
     from sparsegen.integrations import torch as integration
@@ -61,8 +61,3 @@ def test_dead_blocks_are_not_read() -> None:
     mask = integration.BlockMaskTensor.from_blocks(live, (16, 16))
     found = integration.dsd(x.masked_fill(~is_live, torch.nan), w, mask)
     torch.testing.assert_close(found.float(), x.float().mul(is_live) @ w.float().t(), rtol=1e-2, atol=5e-2)
-
-
-@pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")

@@ -71,12 +71,7 @@ def test_where_the_pattern_alone_counts_values_may_be_anything() -> None:
 OPTIONS = {"n": 4, "dtype": "float16", "device": "emulator"}
 
 
-@pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
-
-
-@pytest.mark.usefixtures("database")
+@pytest.mark.usefixtures("own_database")
 @pytest.mark.parametrize("call", [sparsegen.prepare, sparsegen.tune])
 def test_every_way_in_asks(call: Callable[..., Any]) -> None:
     with pytest.raises(MatrixError, match="become infinite in float16"):
@@ -93,7 +88,7 @@ UNREAL = [
 ]
 
 
-@pytest.mark.usefixtures("database")
+@pytest.mark.usefixtures("own_database")
 def test_operators_take_real_numbers_that_fit(
     monkeypatch: pytest.MonkeyPatch, emulator_settings: Any
 ) -> None:

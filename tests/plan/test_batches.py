@@ -23,6 +23,7 @@ from sparsegen.plan.executors import shared_executor
 from sparsegen.verify import bounds
 from sparsegen.verify.variants import worst_error
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
 M, N, K, BATCH = 37, 52, 24, 3
 BATCHED = (
     "csr_sddmm",
@@ -34,13 +35,6 @@ BATCHED = (
     "row_softmax",
     "row_softmax_backward",
 )
-
-
-@pytest.fixture(autouse=True)
-def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")

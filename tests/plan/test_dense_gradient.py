@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from sparsegen.tuning_db.records import Workload  # noqa: E402
 from sparsegen.tuning_db.shared_layers import shared_layers  # noqa: E402
 from sparsegen.verify.bounds import worst_error  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
 PLAIN = MaskedConv2dWeightsProblem(20, 26, 8, 16, 2, DType.FLOAT16)
 PROBLEMS = [
     PLAIN,
@@ -45,12 +45,6 @@ PROBLEMS = [
     replace(PLAIN, filter_size=FilterSize(5, 3), stride=Stride(2, 3), padding=Padding(2, 0)),
     replace(PLAIN, dilation=Dilation(2, 2), padding=Padding(2, 2), mask_block=MaskBlock(12, 20)),
 ]
-
-
-@pytest.fixture(autouse=True)
-def own_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
 def tensors(problem: MaskedConv2dWeightsProblem, stored: dict[str, Any]) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from sparsegen.tuning_db.records import Workload  # noqa: E402
 from sparsegen.tuning_db.shared_layers import shared_layers  # noqa: E402
 from sparsegen.verify.bounds import worst_error  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
 SIZES = (40, 56, 24)
 BLOCK = Block(16, 32)
 PROBLEMS = [
@@ -50,12 +50,6 @@ PROBLEMS = [
     SddProblem(*SIZES, block=BLOCK, w_layout=Layout.COLUMN),
     SddProblem(*SIZES, block=BLOCK, rest="kept"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def own_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
 def call(operator: Any, problem: MaskedProblem, given: dict[str, Any], **more: Any) -> Any:

@@ -25,14 +25,8 @@ from sparsegen.tuning_db.records import Measurement, Outcome, Sample, Variant, W
 from sparsegen.tuning_db.store import Store
 from sparsegen.verify.bounds import worst_error
 
+pytestmark = pytest.mark.usefixtures("own_database")
 M, K, N = 37, 52, 24
-
-
-@pytest.fixture(autouse=True)
-def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "tuning.db"
 
 
 @pytest.fixture(scope="module")

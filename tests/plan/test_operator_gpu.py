@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from host_costs import host_costs_us
 import sparsegen
 from sparsegen.errors import OperandError
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("own_database")]
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
@@ -25,11 +24,6 @@ M, K, N = 300, 512, 64
 # Host time over that of PyTorch's dense product in the same process; hosts differ in microseconds
 # (`benchmarks.host_cost`), and not in this: 0.52 to 0.57 on three of them, 0.70 to 0.80 with a new result.
 MOST_INTO_OUT, MOST_ALONE = 0.7, 0.95
-
-
-@pytest.fixture(autouse=True)
-def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
 
 
 @pytest.fixture(scope="module")

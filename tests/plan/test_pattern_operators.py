@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,8 @@ from sparsegen.errors import ConfigError, NoVariantError, OperandError
 from sparsegen.operators import DType
 from sparsegen.verify.bounds import worst_error
 
+pytestmark = pytest.mark.usefixtures("on_emulator")
 M, N, K = 37, 52, 24
-
-
-@pytest.fixture(autouse=True)
-def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPARSEGEN_DB", str(tmp_path / "tuning.db"))
-    monkeypatch.setenv("SPARSEGEN_DEVICE", "emulator")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "tuning.db"
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,9 @@ from sparsegen.system.integers import ceil_div, round_up
 TILE = 128  # keys or queries of a tile
 STEP = 64  # queries or keys of a stage
 COUNTER_BYTES = 64
-UNEVEN = 2.2  # standard deviations by which the longest tile has more steps than the mean
+# Standard deviations by which the longest tile has more steps than the mean; of causal masks, whose first keys alone
+# are seen by all queries.
+UNEVEN, UNEVEN_CAUSAL = 2.2, 1.2
 FEW_ROUNDS = 4  # rounds of tiles over the multiprocessors, below which the last one leaves many idle
 
 
@@ -85,25 +87,25 @@ def longest_tiles(problem: BlockAttentionBackwardProblem, tile: int) -> Longest:
     wide = band.most - band.least + tile  # queries that keys of a tile see, and keys that its queries see
     queries = problem.queries if band.sinks else min(problem.queries, wide)
     keys = min(problem.keys, wide + round_up(band.sinks, STEP))
+    is_causal = wide > problem.queries and band.most < problem.queries
     if not problem.has_mask:
-        least = 0.0 if wide > problem.queries and band.most < problem.queries else 1.0
-        return Longest(group * ceil_div(queries, STEP), ceil_div(keys, STEP), least)
+        return Longest(group * ceil_div(queries, STEP), ceil_div(keys, STEP), 0.0 if is_causal else 1.0)
     block, share = problem.block, problem.density.share
+    uneven = UNEVEN_CAUSAL if is_causal else UNEVEN
 
     def steps(size: int, along: int, across: int, heads: int) -> tuple[float, float]:
         """The most steps, and the least over the mean, of tiles that meet blocks of ``along``."""
         blocks = heads * ceil_div(size, along)
         found = any_live(share, max(1, tile // across))
         mean, deviation = blocks * found, math.sqrt(blocks * found * (1 - found))
-        most = min(blocks, mean + UNEVEN * deviation)
-        return most * along / STEP, max(0.0, 1 - UNEVEN * deviation / mean)
+        return min(blocks, mean + uneven * deviation) * along / STEP, max(0.0, 1 - uneven * deviation / mean)
 
     of_keys, least = steps(queries, block.rows, block.columns, group)
-    return Longest(of_keys, steps(keys, block.columns, block.rows, 1)[0], least)
+    return Longest(of_keys, steps(keys, block.columns, block.rows, 1)[0], 0.0 if is_causal else least)
 
 
 def uneven_rounds(rounds: float, least: float) -> float:
-    """How much longer tiles take than on as many multiprocessors as they would fill, in so many rounds.
+    """The time of tiles in few rounds over the multiprocessors, as a multiple of the time if they filled them all.
 
     Args:
         least: the shortest tile's share of the mean: the last round has the shortest ones.

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sparsegen.kernels.attention.block_attention import BIT_WORD, in_chunks, in_steps, mask_sizes
 from sparsegen.kernels.attention.forward_attention import (
@@ -30,7 +31,7 @@ from sparsegen.kernels.packed import Packed
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.matrix.live_blocks import any_live
-from sparsegen.operators import BlockAttentionProblem, TokenOrder
+from sparsegen.operators import BlockAttentionProblem, Cost, TokenOrder
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
@@ -161,7 +162,7 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
         self, problem: BlockAttentionProblem, features: Features, config: MmaAttentionConfig, device: Device
     ) -> float:
         rates, queries = device.expected_rates, _queries(config)
-        cost, tiles = problem.cost(0), max(1, tile_count(problem, queries))
+        cost, tiles = _cost(problem), max(1, tile_count(problem, queries))
         columns, of_tile = in_steps(problem.head_dim), _union(problem, queries, 1)
         rate = reached(device, columns) * _efficiency(config) * rates.tensor_products_per_us(problem.dtype)
         of_warp = _union(problem, ROWS * config.row_tiles, config.stage_keys)
@@ -173,6 +174,12 @@ class MmaAttention(ForwardAttentionFamily[MmaAttentionConfig]):
         alone = TILE_US + longest / ALONE[config.warps]
         steady = max(rounds * TILE_US + products, read)
         return rates.launch_us + START_US + max(cost.bytes / rates.copy_bytes_per_us, steady, alone)
+
+
+@lru_cache(maxsize=4)
+def _cost(problem: BlockAttentionProblem) -> Cost:
+    """The problem's cost, which hundreds of configs are asked about in turn."""
+    return problem.cost(0)
 
 
 def reached(device: Device, columns: int) -> float:

@@ -19,6 +19,7 @@ from sparsegen.kernels.attention.gradient_attention import (
     computed_places,
     gradient_constants,
     gradient_scratch,
+    longest_tiles,
     whole_pieces,
 )
 from sparsegen.kernels.attention.mma_attention import ROWS, WARPGROUPS, reached
@@ -40,6 +41,7 @@ OF_TILES = 0.8  # of the rate that the forward pass reaches, as fragments serve 
 PRODUCTS = 7 / 5  # products that are computed for each that is counted
 OF_SMALL = 1.4  # times the time, in tiles of 4 warps (H200)
 START_US, TILE_US = 12.0, 4.0
+STEP_US = 4.0  # of a step of 128 columns whose multiprocessor has no other tile (H200)
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,9 @@ class MmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, M
         own = columns / problem.head_dim * computed_places(problem, config.tile)
         products = cost.flop / 2 * PRODUCTS * own / rate * (1.0 if config.tile == TILE else OF_SMALL)
         rounds = max(1.0, tiles / device.multiprocessors)
-        moved = cost.bytes / rates.copy_bytes_per_us
-        return rates.launch_us + START_US + moved + rounds * TILE_US + products
+        moved, longest = cost.bytes / rates.copy_bytes_per_us, longest_tiles(problem, config.tile)
+        steps_us = max(longest.of_keys, longest.of_queries) * STEP_US * in_chunks(problem.head_dim) / WIDEST
+        return rates.launch_us + START_US + moved + rounds * TILE_US + max(products, steps_us)
 
 
 def _tiles(problem: BlockAttentionBackwardProblem, config: MmaAttentionBackwardConfig) -> int:

@@ -46,6 +46,7 @@ MOST_ROOMS = 1 << 16  # of parts of long rows, times the queries of a tile
 # Fraction of the tensor cores' rate, by columns of a row in shared memory.
 REACHED = {64: 0.58, 128: 0.80, 192: 0.6, 256: 0.45}
 START_US, TILE_US = 4.0, 1.5
+WORTH_SINGLE = 1.1  # tiles of one warpgroup load keys twice, which their expected time does not tell
 PLAN_US = 6.0  # all blocks count live blocks and meet twice; estimated from the gradients' preparation
 
 
@@ -151,20 +152,36 @@ class TmaAttention(ForwardAttentionFamily[TmaAttentionConfig]):
     def heuristic(
         self, problem: BlockAttentionProblem, features: Features, device: Device
     ) -> TmaAttentionConfig:
-        """Tiles of one warpgroup for blocks of less than 128 queries, as far as their rings fit; else shared ones. Rows
-        are split if the band or a mask tells of one that is so long that it should pay.
+        """Tiles of one warpgroup for blocks of less than 128 queries, and where shared ones are so few that the longest
+        dictates the time, as far as their rings fit; else shared ones. Rows are split if the band or a mask tells of
+        one that is so long that it should pay.
 
         Two rows of random blocks with a quarter live see 44 % of the keys: on an H200, 8192 tokens with a quarter
         of 64 x 64 live take 0.54 (64 columns) and 0.64 (128) of the time, 32 x 32 and 16 x 64 0.56 to 0.86.
         """
-        has_small = problem.has_mask and problem.block.rows < SHARED_ROWS and problem.head_dim <= WIDE
-        config = self.config_type()
-        if has_small:
-            in_registers = problem.head_dim <= CHUNK
-            config = replace(config, warpgroups="single", queries="registers" if in_registers else "shared")
+        config = self._forms(problem, features, device)[0]
         if problem.density.longest or not problem.has_mask:
             config = self.fastest(problem, features, (config, replace(config, rows="split")), device)
         return config
+
+    def alternatives(
+        self, problem: BlockAttentionProblem, features: Features, device: Device
+    ) -> tuple[TmaAttentionConfig, ...]:
+        """The other tiles."""
+        return tuple(self._forms(problem, features, device)[1:])
+
+    def _forms(
+        self, problem: BlockAttentionProblem, features: Features, device: Device
+    ) -> tuple[TmaAttentionConfig, ...]:
+        """Tiles of one warpgroup and shared ones, those that should be faster first."""
+        shared = self.config_type()
+        if problem.head_dim > WIDE:
+            return (shared,)
+        in_registers = problem.head_dim <= CHUNK
+        single = replace(shared, warpgroups="single", queries="registers" if in_registers else "shared")
+        expected, of_shared = (self.analytic_us(problem, features, c, device) for c in (single, shared))
+        has_small = problem.has_mask and problem.block.rows < SHARED_ROWS
+        return (single, shared) if has_small or WORTH_SINGLE * expected < of_shared else (shared, single)
 
     def analytic_us(
         self, problem: BlockAttentionProblem, features: Features, config: TmaAttentionConfig, device: Device

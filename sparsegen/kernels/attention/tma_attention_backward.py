@@ -49,8 +49,11 @@ OF_SINGLE = {(1, 64): 0.78, (1, 128): 0.61, (2, 64): 1.0, (2, 128): 0.81}
 PRODUCTS = {1: 5, 2: 7}  # products for each live place
 WIDE_PRODUCTS = 11  # where both warpgroups compute the scores of the same rows
 START_US, TILE_US = 10.0, 3.0
-# Microseconds of a step whose multiprocessor has no other tile: of keys in so many passes, and of queries.
-STEP_US, ROW_STEP_US = {1: 3.1, 2: 1.8}, 1.4
+ROUNDED_US = 5.0  # until sums of one pass are clear, and rounded at the end
+# Microseconds of a step whose multiprocessor has no other tile, by passes and columns; the parts that a step takes in a
+# tile of one warpgroup, and in one of queries.
+STEP_US = {(1, 64): 1.6, (1, 128): 2.75, (2, 64): 1.1, (2, 128): 1.58}
+ALONE, OF_QUERIES = 0.88, 0.75
 SHORT_WINDOW = 4 * TILE  # keys of a window, of which tiles of half as many keys compute fewer dead places
 
 
@@ -225,14 +228,12 @@ class TmaAttentionBackward(BlockAttentionFamily[BlockAttentionBackwardProblem, T
         rounds, longest = tiles / device.multiprocessors, longest_tiles(problem, tile)
         rings = 2 if config.warpgroups == "single" else 1
         spread_us = products / rate * uneven_rounds(rounds, longest.least)
-        steps_us = STEP_US[passes] * longest.of_keys
-        if passes == 2:
-            steps_us = max(steps_us, ROW_STEP_US * longest.of_queries)
+        steps = max(longest.of_keys, OF_QUERIES * longest.of_queries if passes == 2 else 0.0)
+        steps_us = steps * STEP_US[passes, min(columns, NARROW)] * (ALONE if rings == 2 else 1.0)
+        start_us = rates.launch_us + START_US + (ROUNDED_US if passes == 1 else 0.0)
         sums = 4 * problem.batch * problem.heads * problem.queries * columns if passes == 1 else 0
         moved = (cost.bytes + 2 * sums) / rates.copy_bytes_per_us
-        return (
-            rates.launch_us + START_US + moved + max(1.0, rounds / rings) * TILE_US + max(spread_us, steps_us)
-        )
+        return start_us + moved + max(1.0, rounds / rings) * TILE_US + max(spread_us, steps_us)
 
     @staticmethod
     def _tiles(problem: BlockAttentionBackwardProblem, config: TmaAttentionBackwardConfig) -> tuple[int, int]:

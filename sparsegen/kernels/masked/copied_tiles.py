@@ -269,8 +269,9 @@ class CopiedTiles(Family[P, C]):
 
     def _timed(self, problem: P, config: C, device: Device) -> Tiles:
         a, b = (self._is_skewed(problem, name) for name in self.mapped_names[:2])
+        side = Side.of(problem)
         rows = problem.density.share / self._union(problem) if self._skips(problem, config) else 1.0
-        return Tiles(device, problem.multiplied, config.cluster, rows, a, b, Side.of(problem).samples)
+        return Tiles(device, problem.multiplied, config.cluster, rows, a, b, side.samples, side.inner_block)
 
     def _is_skewed(self, problem: P, name: str) -> bool:
         """True if rows of an array, which begin where the one before them ends, begin in the middle of lines."""

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.layouts.copied_ring import ROW_BYTES, TILE_M
 from sparsegen.kernels.masked.masked_tiles_time import TF32_PRODUCTS
+from sparsegen.kernels.rates import overlapped
 from sparsegen.operators import DType, Float8
 
 # Fraction of the rate of large dense products that a multiprocessor reaches, by a tile's columns: their clock is lower.
@@ -29,7 +32,7 @@ TF32_REACHED = 0.97
 # Bytes that a multiprocessor gets from the L2 in a cycle: among all, of sampled products, and alone.
 L2_BYTES, SAMPLED_L2_BYTES, MOST_BYTES = 42.0, 44.6, 107.0
 SKEWED = 1.9  # times their bytes that rows take which begin at no multiple of 128 bytes, in two lines of the L2 each
-NORM = 5.4  # how steps bound by both take longer than by the larger one
+NORM = 5.4  # of products and loads of a step (`overlapped`)
 MOVED = 0.34  # of the time of a product's bytes in memory that its steps do not hide, or of these that it does not
 START_US, TILE_US = 2.3, 0.5  # the kernel's start; a tile's prologue and epilogue
 COUNTED_US = 0.7  # a sampled product counts all rows' live blocks before it knows its first tile
@@ -51,6 +54,7 @@ class Tiles(NamedTuple):
             part.
         skewed_a, skewed_b: true if rows of A, and of B, begin at no multiple of 128 bytes.
         samples: true if the mask covers the result.
+        block: columns of its blocks there.
     """
 
     device: Device
@@ -60,6 +64,7 @@ class Tiles(NamedTuple):
     skewed_a: bool
     skewed_b: bool
     samples: bool
+    block: int
 
     @property
     def clusters(self) -> int:
@@ -75,22 +80,51 @@ class Tiles(NamedTuple):
         rate *= _at(columns, REACHED_BY_8BIT if is_8bit else SAMPLED_REACHED if self.samples else REACHED)
         if self.factor is DType.FLOAT32:
             rate *= TF32_PRODUCTS * TF32_REACHED
-        multiplied = (
-            TILE_M * columns * inner * math.sqrt(self.rows) / rate
-        )  # what is skipped saves half of it, about
+        multiplied = TILE_M * columns * inner * self._multiplied(columns) / rate
         a = (SKEWED if self.skewed_a else 1.0) * TILE_M * (1.0 if self.samples else self.rows) / self.cluster
         b = (SKEWED if self.skewed_b else 1.0) * columns
         shared = SAMPLED_L2_BYTES if self.samples else L2_BYTES
         part = self.device.multiprocessors / max(1.0, clusters * self.cluster)
         bytes_per_us = min(MOST_BYTES, shared * part) * cycles / self.device.multiprocessors
         loaded = ROW_BYTES * (a + b) / bytes_per_us
-        return float((multiplied**NORM + loaded**NORM) ** (1 / NORM))
+        return overlapped(NORM, multiplied, loaded)
+
+    def _multiplied(self, columns: int) -> float:
+        """Fraction of a step's products that its time counts; of what is skipped, the other half's products saves some.
+
+        Halves of walked tiles skip steps by themselves: half of what is skipped is saved, about. All halves of a
+        cluster's sampled tiles wait in each step for the one with most live blocks.
+        """
+        if not self.samples:
+            return math.sqrt(self.rows)
+        if self.rows == 1.0:
+            return 1.0
+        return busiest_half(self.rows, max(1, columns // self.block), self.cluster)
 
     def spread_us(self, columns: int, spread: Spread) -> float:
         """Microseconds of tiles with these columns that are spread over the clusters."""
         tail = spread.most - spread.least
         busy = (spread.total - spread.least * self.clusters) / tail if tail else 0.0
         return spread.least * self.step_us(columns, self.clusters) + tail * self.step_us(columns, busy)
+
+
+@lru_cache(maxsize=256)
+def busiest_half(share: float, blocks: int, tiles: int) -> float:
+    """Expected fraction of a tile's blocks that are live in the half, of several tiles', where most are.
+
+    Args:
+        share: the fraction in each half, of blocks of which one of the two is live at least.
+        blocks: number in each tile.
+    """
+    both, alone = 2.0 * share - 1.0, 1.0 - share  # probabilities: live in both, and in the upper half alone
+    chances = [0.0] * (blocks + 1)  # of the greater number in a tile
+    for shared in range(blocks + 1):
+        for upper in range(blocks - shared + 1):
+            lower = blocks - shared - upper
+            ways = math.comb(blocks, shared) * math.comb(blocks - shared, upper)
+            chances[shared + max(upper, lower)] += ways * both**shared * alone ** (upper + lower)
+    most = sum(1.0 - below**tiles for below in accumulate(chances[:-1]))
+    return most / blocks
 
 
 def _at(columns: int, rates: dict[int, float]) -> float:

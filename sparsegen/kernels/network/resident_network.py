@@ -32,6 +32,7 @@ from sparsegen.kernels.network.network_family import (
 )
 from sparsegen.kernels.network.resident_slices import Shape, longest_unshared, resident_slices
 from sparsegen.kernels.packed import Packed, empty_as_one
+from sparsegen.kernels.rates import overlapped
 from sparsegen.matrix.features import Features
 from sparsegen.matrix.formats import Array, CsrMatrix
 from sparsegen.operators import DType
@@ -50,9 +51,7 @@ CONFLICTS = {DType.FLOAT32: 1.2, DType.FLOAT16: 1.4, DType.BFLOAT16: 1.4}
 # Cycles that a warp waits, on an H200: for a chunk of weights, from device memory in the first tile and from L2 in
 # later ones; for a slice's places, rows and biases; and in each layer for its first slice and at the barrier.
 COLD_CHUNK_CYCLES, CHUNK_CYCLES, SLICE_CYCLES, LAYER_CYCLES = 420.0, 65.0, 1300.0, 1700.0
-OVERLAP = (
-    4  # exponent of a sum: what warps wait for and what they share hide each other, unless they are alike
-)
+NORM = 4  # of what warps wait for and what they share (`overlapped`)
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ class ResidentNetwork(Family[SparseNetworkProblem, ResidentNetworkConfig]):
             waited = max(
                 of_warp * (SLICE_CYCLES + chunks * chunk_cycles), SLICE_CYCLES + longest * chunk_cycles
             )
-            computed: float = (max(shared, loaded) ** OVERLAP + waited**OVERLAP) ** (1 / OVERLAP)
+            computed = overlapped(NORM, max(shared, loaded), waited)
             # What the last slice sends comes behind all others.
             return LAYER_CYCLES + max(computed, sent) + min(computed, sent) / of_warp
 

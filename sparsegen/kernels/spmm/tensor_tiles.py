@@ -20,6 +20,7 @@ BATCH = WARP * STEP  # nonzeros that a warp loads at once
 MOSTLY_FULL = 0.5  # fill of blocks from which on whole tiles are the better choice
 LEAST_FILL = 0.15  # fill of blocks at which whole tiles take at most a few times the bytes of CSR
 USUAL_SIDE, WIDEST_SIDE = 64.0, 128.0  # sides of blocks
+SURE = 3.0  # standard deviations within which the width of blocks is known by the lengths of rows
 WHOLE = 0.99  # fraction of full blocks from which on they lie on a grid of their own
 MOST_PLACES = MAX_INDEX - (1 << 18)  # so that no thread's next step passes 32 bits
 
@@ -33,9 +34,9 @@ def block_side(features: Features) -> float:
     """About how wide the blocks of a pattern of full blocks are that lie anywhere.
 
     A row's length then varies as the number of its blocks does, and that the more the fewer and wider they are. Of few
-    blocks of rows that is known within a factor of two; whole blocks also divide the longest row and all nonzeros,
-    which tells their width where it is a power of two. Where rows are alike, which blocks in other orders may be too, a
-    width between.
+    blocks of rows that is known within a factor of two, of many better; whole blocks also divide the longest row and
+    all nonzeros, which tells their width where it is a power of two. Where rows are alike, which blocks in other
+    orders may be too, a width between.
     """
     held = min(0.99, features.density / features.block_fill) if features.block_fill else 0.0
     if not features.row_cov:
@@ -44,11 +45,9 @@ def block_side(features: Features) -> float:
     side = min(WIDEST_SIDE, max(float(BLOCK), side))
     if features.block_fill < WHOLE:
         return side
-    widths = (128, 64, 32, BLOCK)
-    widest = next((w for w in widths if not (features.row_max % w or features.nnz % w**2)), None)
-    if widest is None:  # blocks at the edges are cut off
-        return side
-    return float(widest if widest <= 2 * side else 2 ** round(math.log2(side)))
+    most = side * min(2.0, 1.0 + SURE * math.sqrt(2.0 * side / max(1, features.m)))
+    divide = (w for w in (128, 64, 32, BLOCK) if not (features.row_max % w or features.nnz % w**2))
+    return float(next((w for w in divide if w <= most), side))  # blocks at the edges are cut off, maybe
 
 
 def held_share(features: Features, height: int, width: int) -> float:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
-
-import numpy as np
 
 from sparsegen.operators.base.dtype import ElementType
 
@@ -37,4 +36,4 @@ class TensorSpec(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize

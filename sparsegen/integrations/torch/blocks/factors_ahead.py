@@ -7,6 +7,8 @@ a new seed, has his own drawn.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -20,7 +22,9 @@ from sparsegen.plan.block_dropout import bind_block_dropout
 from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.own_launch import OwnBinding
 
-MOST_STEPS, MOST_BYTES = 16, 1 << 21  # that are drawn at once
+MOST_STEPS = 16  # that are drawn at once
+# Bytes of one step's factors, times the square of the steps: what waits grows slower than the tensors, to 33 MB.
+BYTES = 1 << 26
 
 
 class FactorsAhead:
@@ -34,7 +38,7 @@ class FactorsAhead:
         """
         columns, size = like.shape[-1], like.numel() * like.itemsize
         what = (like.numel() // columns, columns), block, p, DTYPES[like.dtype]
-        steps = 1 if size % VECTOR_BYTES else max(1, min(MOST_STEPS, MOST_BYTES // size))
+        steps = 1 if size % VECTOR_BYTES else max(1, min(MOST_STEPS, math.isqrt(BYTES // size)))
         self._draws = {
             count: (
                 OwnBinding(shared_executor(device), bind_block_dropout, *what, count).bound,
