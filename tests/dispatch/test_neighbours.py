@@ -112,7 +112,7 @@ def test_the_nearest_twelve_are_asked() -> None:
 
 
 def test_all_of_this_device_are_asked_before_any_of_another_one() -> None:
-    """Of an H200 and of an H100 with equal rows, each is told by its own, and by the other's where it has none."""
+    """Another device's rows fill what is left of the twelve, and tell alone where this one has none."""
     h200 = replace(H100, key="nvidia-h200-sm90", name="NVIDIA H200")
     own = [timed(10, workload(tag=str(i), nnz=6000 + 100 * i)) for i in range(10)]
     others = [replace(timed(10, workload(tag=f"o{i}", nnz=3000 + i)), device=h200) for i in range(10)]

@@ -217,7 +217,7 @@ def test_own_columns_are_predicted_to_pay() -> None:
 
 
 def test_the_busiest_half_of_a_clusters_tiles_is_expected() -> None:
-    """By all ways in which blocks, of which half are live, may lie in two halves of two tiles."""
+    """The mean over all ways in which live blocks may lie in two halves of two tiles."""
     ways = [(1, 1), (1, 0), (0, 1)]  # of a block that is live in one of the halves at least
     for blocks, tiles in ((1, 1), (2, 1), (3, 1), (2, 2)):
         most = [
