@@ -23,8 +23,8 @@ from sparsegen.plan.executors import shared_executor
 from sparsegen.plan.own_launch import OwnBinding
 
 MOST_STEPS = 16  # that are drawn at once
-# Bytes of one step's factors, times the square of the steps: what waits grows slower than the tensors, to 33 MB.
-BYTES = 1 << 26
+# Bytes of one step's factors, times the square of the steps: what waits grows slower than the tensors, to 17 MB.
+BYTES = 1 << 25
 
 
 class FactorsAhead:
