@@ -158,7 +158,7 @@ def by_operator(files: Sequence[Results]) -> str:
 
 
 def origin_of_newest(files: Sequence[Results]) -> str:
-    """Where the newest rows come from."""
+    """The origin of the newest rows."""
     suites = {row.suite for rows in newest(files).values() for row in rows}
     return origin([results for results in files if any(row.suite in suites for row in results.rows)])
 

@@ -1,4 +1,4 @@
-"""What packaged results change of untuned choices, on problems whose file they were made without.
+"""Changes of untuned choices by packaged results, on problems whose file these were made without.
 
     python -m benchmarks.seed_choices variants_27183.json.xz variants_9101.json.xz ... [--operator dsd] [--each]
 
@@ -110,7 +110,7 @@ def judge(contents: Sequence[Content], operators: Sequence[str]) -> Iterable[Jud
 
 
 def _of_described(content: Content) -> Content:
-    """With the devices as they are described, so that what one machine told of itself does not matter."""
+    """Returns it with devices as they are described, so that what one machine told of itself does not matter."""
     return Content(
         tuple(replace(m, device=described(m.device)) for m in content.measurements),
         tuple(replace(b, device=described(b.device)) for b in content.baselines),
@@ -118,7 +118,7 @@ def _of_described(content: Content) -> Content:
 
 
 def _grouped(contents: Iterable[Content]) -> list[list[Measurement]]:
-    """What of these may be packaged, by workload and device."""
+    """Groups what may be packaged, by workload and device."""
     groups: dict[Hashable, list[Measurement]] = defaultdict(list)
     for m in (m for content in contents for m in content.measurements):
         if m.sample is not None and is_valid(m):

@@ -64,12 +64,12 @@ def predict(
     candidates: dict[Config, None] = {}  # an ordered set: equal scores go to the nearer neighbour's config
     for evidence in asked:
         candidates |= dict.fromkeys(evidence.fastest)
-    heuristics = {}
+    heuristics: set[Config] = set()
     for each in families_of(problem.operator):
         if not each.computes(problem):  # none of its configs would be allowed
             continue
         proposed = each.proposals(problem, features, device)
-        heuristics |= dict.fromkeys(proposed[:1])
+        heuristics.update(proposed[:1])
         candidates |= dict.fromkeys(proposed)
     listed = [c for c in candidates if c not in doubtful and is_allowed(c)]
     modelled = np.array([log_of_analytic(problem, features, c, device) for c in listed])

@@ -111,6 +111,16 @@ def test_the_nearest_twelve_are_asked() -> None:
     assert [n.workload.features.nnz for n in found] == [4000 + 100 * i for i in range(12)]
 
 
+def test_all_of_this_device_are_asked_before_any_of_another_one() -> None:
+    """Another device's rows fill what is left of the twelve, and tell alone where this one has none."""
+    h200 = replace(H100, key="nvidia-h200-sm90", name="NVIDIA H200")
+    own = [timed(10, workload(tag=str(i), nnz=6000 + 100 * i)) for i in range(10)]
+    others = [replace(timed(10, workload(tag=f"o{i}", nnz=3000 + i)), device=h200) for i in range(10)]
+    asked = workload(tag="asked", nnz=3000)
+    assert [n.device for n in chosen(asked, [*own, *others]).neighbours] == [H100] * 10 + [h200] * 2
+    assert [n.device for n in chosen(asked, others).neighbours] == [h200] * 10
+
+
 def ask(measured: list[list[Measurement]]) -> list[Prediction]:
     """Predicts from several neighbours, all of them equal to the workload in question."""
     of = workload()
@@ -144,6 +154,25 @@ def test_what_is_doubtful_has_to_be_better() -> None:
     near = [Evidence.of(here, H100, [known]), Evidence.of(far, H100, [other])]
     first, second = predict(here, H100, near, is_allowed=lambda config: True)
     assert first.config == known.variant.config and second.expected_us < first.expected_us
+
+
+def test_evidence_from_afar_has_to_show_more_than_near_one() -> None:
+    """A config should take .95 of the heuristic one's time, by what was measured of both on one workload."""
+    of, csr = workload(tag="asked"), family("csr_spmm")
+    heuristic = csr.heuristic(of.problem, of.features, H100)
+    both = heuristic, replace(heuristic, tile_n=2 * heuristic.tile_n)
+
+    def modelled(there: Workload) -> list[float]:
+        return [csr.analytic_us(there.problem, there.features, config, H100) for config in both]
+
+    gain = 0.95 * modelled(of)[0] / modelled(of)[1]
+    found = []
+    for there in (workload(tag="near"), workload(tag="far", nnz=6 * of.features.nnz)):
+        times = zip(both, modelled(there), (1.0, gain), strict=True)
+        known = [replace(timed(us * off, there), variant=Variant(c, DIGEST)) for c, us, off in times]
+        near = [Evidence.of(there, H100, known)]
+        found.append(predict(of, H100, near, is_allowed=lambda config: config in both)[0].config)
+    assert found == [both[1], both[0]]
 
 
 def test_the_regression_knows_the_fastest_and_some_of_each_family() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from sparsegen.backends.emulator.toolchain import EmulatorToolchain
 from sparsegen.kernels import family
 from sparsegen.kernels.base import Device
 from sparsegen.kernels.layouts.copied_ring import MOST_ROWS
+from sparsegen.kernels.masked.copied_tiles_time import busiest_half
 from sparsegen.kernels.rates import Rates
 from sparsegen.operators import (
     Block,
@@ -212,6 +214,27 @@ def test_own_columns_are_predicted_to_pay() -> None:
         return found.analytic_us(problem, features, found.config(own_columns=own, cluster=cluster), H100)
 
     assert us(True, 2) < us(True, 1) < us(False, 1)
+
+
+def test_the_busiest_half_of_a_clusters_tiles_is_expected() -> None:
+    """The mean over all ways in which live blocks may lie in two halves of two tiles."""
+    ways = [(1, 1), (1, 0), (0, 1)]  # of a block that is live in one of the halves at least
+    for blocks, tiles in ((1, 1), (2, 1), (3, 1), (2, 2)):
+        most = [
+            max(sum(half) for tile in found for half in zip(*tile, strict=True))
+            for found in product(product(ways, repeat=blocks), repeat=tiles)
+        ]
+        assert busiest_half(2 / 3, blocks, tiles) == pytest.approx(sum(most) / len(most) / blocks)
+
+
+def test_16384_rows_of_blocks_of_64_take_no_clusters() -> None:
+    """95 us on an H200, and 106 in clusters of 192 columns, whose halves wait for the busiest of four."""
+    of = SddProblem(
+        16384, 768, 3072, DType.FLOAT16, w_layout=Layout.COLUMN, block=Block(64, 64), density=Density(0.5)
+    )
+    device = replace(H100, l2_bytes=60 << 20, rates=H200_RATES)
+    found = family("tma_sdd").heuristic(of, of.features(of.without_pattern), device)
+    assert (found.tile_n, found.cluster, found.own_columns) == (256, 1, True)
 
 
 def test_sampled_products_start_with_what_was_fastest() -> None:

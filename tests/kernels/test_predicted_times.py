@@ -189,10 +189,14 @@ def test_large_blocks_go_by_what_was_measured(size: int, first: str, share: floa
 
 
 def test_predictions_hold_on_the_seeds() -> None:
-    """The median over what was measured of each family's heuristic config, and the families that they choose."""
+    """The median over what was measured of each family's heuristic config, and the families that they choose.
+
+    By the seeds of an H100: those of an H200 are drawn problems, a few of each family.
+    """
     ratios: dict[str, list[float]] = {}
     chosen: list[float] = []
-    for tuned in seeds().list_workloads():
+    of_h100 = [t for t in seeds().list_workloads() if "h100" in t.device.key]
+    for tuned in of_h100:
         problem, features, device = tuned.workload.problem, tuned.workload.features, tuned.device
         times: dict[str, float] = {}
         heuristics: dict[str, float] = {}
@@ -209,7 +213,7 @@ def test_predictions_hold_on_the_seeds() -> None:
             ratios.setdefault(name, []).append(predicted[name] / time_us)
         if len(times) > 1:
             chosen.append(times[min(predicted, key=predicted.__getitem__)] / min(times.values()))
-    seeded = {tuned.workload.problem.operator for tuned in seeds().list_workloads()}
+    seeded = {tuned.workload.problem.operator for tuned in of_h100}
     of_seeded = {name for name, one in families().items() if one.problem_type.operator in seeded}
     assert set(ratios) == of_seeded
     for name, found in ratios.items():

@@ -36,6 +36,9 @@ from sparsegen.system.integers import ceil_div
 # Fitted to a gradient on an H100 with 24 configs: microseconds beside the products, and the share of the tensor cores'
 # rate that tiles of LARGE elements reach, and smaller ones.
 START_US, REACHED, REACHED_BY_SMALL, LARGE = 6.0, 0.5, 0.25, 128 * 32
+REACHED_BY_ONE_TAP = (
+    0.5  # of that, as no fragment of the gradient is multiplied twice: 7 x 7 at stride 2 on an H200
+)
 # Fitted to drawn problems on an H200: microseconds of a warp for the products of a unit and 16 x 16 sums, by bytes of
 # an element; and of the last block for a part of the sums, and for each sum of a thread in it.
 FRAGMENT_US = {2: 0.045, 4: 0.45}
@@ -196,6 +199,7 @@ class WindowConvWeights(MaskedConvolutionWeights[WindowConvWeightsConfig]):
         units, tiles = live_share(p.forward) * units_of(p.forward), self._tiles(p, c)
         products = units * UNIT_OUTPUTS * tiles * c.tile_m * c.tile_n * c.taps
         reached = REACHED if c.tile_m * c.tile_n >= LARGE else REACHED_BY_SMALL
+        reached *= REACHED_BY_ONE_TAP if c.taps == 1 else 1.0
         computing = products / (reached * rates.tensor_products_per_us(p.dtype))
         window = self._pixels(p, c)
         of_unit = UNIT_OUTPUTS * c.tile_m + window * c.tile_n

@@ -113,7 +113,7 @@ def busiest_half(share: float, blocks: int, tiles: int) -> float:
     """Expected fraction of a tile's blocks that are live in the half, of several tiles', where most are.
 
     Args:
-        share: the fraction in each half, of blocks of which one of the two is live at least.
+        share: the fraction in each half, where each block is live in at least one of the two.
         blocks: number in each tile.
     """
     both, alone = 2.0 * share - 1.0, 1.0 - share  # probabilities: live in both, and in the upper half alone

@@ -22,9 +22,10 @@ from sparsegen.operators import Layout, QuantizedSpmmProblem, ScaleGroup, Symmet
 from sparsegen.system.device_memory import WARP
 from sparsegen.system.integers import ceil_div
 
-START_US = 1.5
-# Cycles of a multiprocessor for a warp's load of B by the lines that it meets, for the products of a warp's nonzero and
-# to find a nonzero's number; and those that a thread waits for its next nonzeros and for what they need of B.
+# Not fitted: this long a start leaves weights that suit `quantized_stream_spmm` to it until a search has timed both.
+START_US = 6.0
+# Estimates: cycles of a multiprocessor for a warp's load of B by the lines that it meets, for the products of a warp's
+# nonzero and to find a nonzero's number; and those that a thread waits for its next nonzeros and what they need of B.
 LINE_CYCLES, PRODUCT_CYCLES, NONZERO_CYCLES = 1.08, 1.5, 8.0
 WAITED_CYCLES = 1400.0
 ROW_CYCLES = 40.0  # of a multiprocessor for a warp's rows, and for each sum that its threads add up
