@@ -39,6 +39,7 @@ MAX_WARPS = 16
 USUAL_WARPS = 8  # on a multiprocessor, if in several blocks then of fewer
 FIRST_WITH_BULK_COPIES = (9, 0)
 LEAST_DENSITY = 1 / 32
+MOST_COLUMNS = 32  # that streams are for
 FEW_COLUMNS = 8  # up to which activations are hardly a tenth of what shared memory moves
 # Fitted: a multiprocessor's cycles for a weight, and for each column from 9 on; multiples of the memory's time
 # for A, and for B and C, which every block has a part of.
@@ -115,6 +116,11 @@ class LaneStreamSpmm(Family[SpmmProblem, LaneStreamConfig]):
             features.density >= LEAST_DENSITY,
             f"one weight of {round(1 / LEAST_DENSITY)} or more is a nonzero ({features.density:.2%} are): each takes a "
             "bit of a mask",
+        )
+        yield Constraint(
+            problem.n <= MOST_COLUMNS,
+            f"B has at most {MOST_COLUMNS} columns ({problem.n}): tensor tiles took a third to two thirds of the time "
+            "with 53 and 62",
         )
 
     @staticmethod

@@ -82,7 +82,7 @@ class DropoutLinear(MonteCarloDropout, nn.Linear):
     same masks, unless ``dense`` says otherwise. The masks come from PyTorch's generator of the input's device:
     `torch.manual_seed`, checkpoints and CUDA graphs do as with its dropout.
 
-    Products of all elements find their factors drawn for several short steps at once, of which up to 17 MB wait.
+    Where dense products run, factors of several short steps are drawn at once, and up to 17 MB of them wait.
 
     With ``own_seed``, the generator gives the layer a seed when it first trains on a device, and the layer counts its
     masks itself. Before masked products one kernel less is launched then, and the mask is drawn while the kernel before
