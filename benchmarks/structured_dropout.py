@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from benchmarks.study import WrongResultError, times_in_turn, torch_place, write_results
 from sparsegen.backends import find_device
+from sparsegen.dispatch.options import Dense
 from sparsegen.integrations.torch import (
     BlockMaskTensor,
     DropoutLinear,
@@ -114,11 +115,11 @@ def layer_row(size: int, p: float, block: str, place: torch.device) -> dict[str,
 
     def forced(module: DropoutLinear, masked: bool) -> Step:
         def run() -> tuple[Tensor, ...]:
-            decide, dropout.masked_products_pay = dropout.masked_products_pay, lambda *_: masked
+            module.dense = Dense.NEVER if masked else Dense.ALWAYS
             try:
                 return step(module)
             finally:
-                dropout.masked_products_pay = decide
+                module.dense = Dense.AUTO
 
         return run
 

@@ -11,7 +11,7 @@ them up.
 from __future__ import annotations
 
 import importlib
-import os
+import pkgutil
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -95,13 +95,13 @@ def _names() -> list[str]:
 @cache
 def _groups() -> dict[str, tuple[str, ...]]:
     """The modules of each group by the group's name."""
-    folders = sorted(entry.path for folder in __path__ for entry in os.scandir(folder) if entry.is_dir())
-    return {Path(folder).name: _modules(folder) for folder in folders if not folder.endswith("__")}
+    groups = (module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
+    return {group: _modules(group) for group in groups}
 
 
-def _modules(folder: str) -> tuple[str, ...]:
-    with os.scandir(folder) as entries:
-        return tuple(sorted(e.name[:-3] for e in entries if e.name.endswith(".py") and e.name[0] != "_"))
+def _modules(group: str) -> tuple[str, ...]:
+    folders = [str(Path(folder) / group) for folder in __path__]
+    return tuple(module.name for module in pkgutil.iter_modules(folders))
 
 
 def _find(name: str) -> AnyFamily | None:
