@@ -52,7 +52,8 @@ def test_it_tunes_products_with_codes(run: Command, model: Path) -> None:
     assert {o["problem"]["operator"] for o in data["searches"]} == {"quantized_spmm"}
     assert {o["problem"]["value_type"] for o in data["searches"]} == {"int4"}
     assert {o["problem"]["scale_group"] for o in data["searches"]} == {"32"}
-    assert [t["family"] for t in data["times"][0]["layers"]] == ["quantized_stream_spmm"] * 2
+    searched, near = (t["family"] for t in data["times"][0]["layers"])
+    assert searched == "quantized_stream_spmm" and near in ("quantized_stream_spmm", "quantized_csr_spmm")
     assert "scales are float16 or bfloat16" in run(*options, exit_code=3).stderr
     assert "--group is for --values" in run(*options[:4], "--group", "32", exit_code=2).stderr
 
