@@ -35,7 +35,7 @@ import numpy as np
 
 from benchmarks import off_the_list
 from benchmarks.drawn_rows import cases_in_turn
-from benchmarks.make_seeds import shortened, shortened_baseline
+from benchmarks.make_seeds import grouped, shortened, shortened_baseline
 from benchmarks.study import SideBySide
 from sparsegen import backends
 from sparsegen.bench.drawn import distributions
@@ -356,11 +356,10 @@ def _known(databases: Iterable[Path]) -> Iterator[tuple[Workload, Device, dict[C
     """Yields each workload with the times of its configs."""
     for database in databases:
         with Store.open(database) as store:
-            groups: dict[object, list[Measurement]] = defaultdict(list)
-            for m in store.all_measurements():
-                if m.sample is not None and m.variant.config.is_known:
-                    groups[m.workload.problem, m.workload.fingerprint, m.device.key].append(m)
-            for group in groups.values():
+            timed = (
+                m for m in store.all_measurements() if m.sample is not None and m.variant.config.is_known
+            )
+            for group in grouped(timed):
                 times: dict[Config, float] = {}
                 for m in sorted(group, key=lambda m: m.final):
                     assert m.sample is not None

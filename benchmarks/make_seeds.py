@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -50,17 +50,22 @@ def main(databases: tuple[str, ...], output: Path, keep: int) -> None:
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "all.db") as store:
         for database in databases:
             exchange.add(store, content_of(Path(database)), database)
-        by_workload: dict[object, list[Measurement]] = defaultdict(list)
-        for measurement in filter(may_ship, store.all_measurements()):
-            workload = measurement.workload
-            by_workload[workload.problem, workload.fingerprint, measurement.device.key].append(measurement)
+        groups = grouped(filter(may_ship, store.all_measurements()))
         baselines = tuple(map(shortened_baseline, latest(filter(may_ship, store.all_baselines()))))
-        kept = [shortened(m) for group in by_workload.values() for m in chosen(group, keep)]
+        kept = [shortened(m) for group in groups for m in chosen(group, keep)]
     document = exchange.document(Content(tuple(kept), baselines))
     publish_text(output, seed_documents.text_of(seed_columns.pack(document)))
     click.echo(
-        f"{len(kept)} measurements and {len(baselines)} baselines of {len(by_workload)} workloads in {output}"
+        f"{len(kept)} measurements and {len(baselines)} baselines of {len(groups)} workloads in {output}"
     )
+
+
+def grouped(measurements: Iterable[Measurement]) -> list[list[Measurement]]:
+    """Groups measurements by workload and device."""
+    groups: dict[Hashable, list[Measurement]] = defaultdict(list)
+    for m in measurements:
+        groups[m.workload.problem, m.workload.fingerprint, m.device.key].append(m)
+    return list(groups.values())
 
 
 def may_ship(record: Measurement | Baseline) -> bool:

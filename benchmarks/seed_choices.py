@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
-from benchmarks.make_seeds import chosen, is_valid, latest
+from benchmarks.make_seeds import chosen, grouped, is_valid, latest
 from benchmarks.measured_files import content_of
 from sparsegen.bench.results.summary import geometric
 from sparsegen.bench.run.unseen import Without
@@ -119,11 +119,8 @@ def _of_described(content: Content) -> Content:
 
 def _grouped(contents: Iterable[Content]) -> list[list[Measurement]]:
     """Groups what may be packaged, by workload and device."""
-    groups: dict[Hashable, list[Measurement]] = defaultdict(list)
-    for m in (m for content in contents for m in content.measurements):
-        if m.sample is not None and is_valid(m):
-            groups[m.workload.problem, m.workload.fingerprint, m.device.key].append(m)
-    return list(groups.values())
+    every = (m for content in contents for m in content.measurements)
+    return grouped(m for m in every if m.sample is not None and is_valid(m))
 
 
 @click.command()
