@@ -108,16 +108,12 @@ class QuantizedCsrSpmm(Family[QuantizedSpmmProblem, QuantizedCsrConfig]):
     def pack(
         self, problem: QuantizedSpmmProblem, config: QuantizedCsrConfig, matrix: CsrMatrix
     ) -> Packed[Array]:
-        codes = problem.value_type.to_codes(matrix.values)
-        if problem.value_type.bits == 4:
-            both = np.append(codes, np.zeros(codes.size % 2, np.uint8))
-            codes = both[0::2] | both[1::2] << 4
         index_type = np.uint16 if config.index_bits == 16 else np.uint32
         return Packed(
             arrays={
                 "row_offsets": matrix.row_offsets.astype(np.int32),
                 "column_indices": empty_as_one(matrix.column_indices.astype(index_type)),
-                "codes": empty_as_one(codes),
+                "codes": empty_as_one(problem.value_type.to_stored(matrix.values)),
             },
             sizes={},
             nnz=matrix.nnz,

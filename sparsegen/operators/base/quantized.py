@@ -53,6 +53,15 @@ class ValueType(StrEnum):
         with np.errstate(invalid="ignore"):  # NaN is none
             return whole.astype(np.uint8)
 
+    def to_stored(self, values: npt.ArrayLike) -> Array:
+        """Codes of real numbers as they are kept, uint8: one a byte, or two of 4 bits, the first in the lower half."""
+        codes = self.to_codes(values)
+        if self.bits != 4:
+            return codes
+        pairs = np.append(codes, np.zeros(codes.size % 2, dtype=np.uint8))
+        packed: Array = pairs[0::2] | pairs[1::2] << 4
+        return packed
+
     def rounded(self, values: Array) -> Array:
         """Real numbers as codes hold them, in float32."""
         codes = self.to_codes(values)

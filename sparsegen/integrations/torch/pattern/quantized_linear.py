@@ -486,11 +486,7 @@ def _format(rounding: Quantization) -> Tensor:
 
 def _stored(numbers: Array, kind: ValueType) -> Tensor:
     """Codes as the layer holds them."""
-    codes = kind.to_codes(numbers)
-    if kind.bits == 4:
-        pairs = np.append(codes, np.zeros(codes.size % 2, dtype=np.uint8))
-        codes = pairs[0::2] | pairs[1::2] << 4
-    return torch.from_numpy(codes)
+    return torch.from_numpy(kind.to_stored(numbers))
 
 
 def _narrow(dtype: torch.dtype) -> torch.dtype:
